@@ -11,7 +11,8 @@ from typing import Any
 import cv2
 import numpy as np
 import numpy.typing as npt
-from rosbags.rosbag2 import StoragePlugin, Writer
+from rosbags.interfaces import Qos, QosDurability, QosHistory, QosLiveliness, QosReliability, QosTime
+from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
 from ruamel.yaml import YAML
 
 from tests.models import frame
@@ -20,6 +21,11 @@ from vlm_nav_evaluation.bags import files
 START_NS = 1_700_000_000_000_000_000
 SECOND_NS = 1_000_000_000
 TYPES = files.typestore()
+_EVER = QosTime(9223372036, 854775807)
+BEST_EFFORT = Qos(
+    QosHistory.KEEP_LAST, 5, QosReliability.BEST_EFFORT, QosDurability.VOLATILE, _EVER, _EVER, QosLiveliness.AUTOMATIC,
+    _EVER, False,
+)  # fmt: skip
 _CHANNELS = {"rgb8": "rgb", "bgr8": "bgr"}
 
 
@@ -102,6 +108,45 @@ def camera(count: int, topic: str = "/camera/image/compressed", hz: float = 10.0
 def told(words: str, stamp_ns: int = START_NS, topic: str = "/instruction") -> tuple[str, int, Any]:
     """Return an instruction."""
     return topic, stamp_ns, text(words)
+
+
+def rerecorded(
+    bag: Path, folder: Path, plugin: StoragePlugin, version: int, mode: CompressionMode | None = None, parts: int = 1
+) -> Path:
+    """Write a bag anew as rosbag2's recorder would: split, compressed, and with another QoS in its metadata.
+
+    `version`: of its metadata, 8 or 9.
+    """
+    folder.mkdir()
+    with files.BagReader(bag) as source:
+        kinds = {topic.name: topic.kind for topic in source.topics.values()}
+        messages = list(source.messages())
+    yaml, whole = YAML(typ="safe"), dict[str, Any]()
+    for part in range(parts):
+        connections: dict[str, Any] = {}
+        writer = Writer(folder.parent / f"{folder.name}_{part}", version=version, storage_plugin=plugin)
+        if mode is not None:
+            writer.set_compression(mode, CompressionFormat.ZSTD)
+        with writer:
+            for topic, stamp_ns, raw in messages[part * len(messages) // parts : (part + 1) * len(messages) // parts]:
+                if topic not in connections:
+                    qos = {"typestore": TYPES, "offered_qos_profiles": [BEST_EFFORT]}
+                    connections[topic] = writer.add_connection(topic, kinds[topic], **qos)
+                writer.write(connections[topic], stamp_ns, raw)
+        made = yaml.load((writer.path / "metadata.yaml").read_text())["rosbag2_bagfile_information"]
+        for file in (writer.path / name for name in made["relative_file_paths"]):
+            file.rename(folder / file.name)
+        for name in ("relative_file_paths", "files", "message_count", "topics_with_message_count"):
+            whole[name] = whole[name] + made[name] if name in whole else made[name]
+        whole = made | whole
+    topics = {each["topic_metadata"]["name"]: each for each in whole["topics_with_message_count"]}
+    for topic, each in topics.items():
+        each["message_count"] = sum(name == topic for name, _, _ in messages)
+        each["topic_metadata"]["offered_qos_profiles"] = [] if version > 8 else ""
+    whole["topics_with_message_count"] = list(topics.values())
+    with (folder / "metadata.yaml").open("w") as sink:
+        yaml.dump({"rosbag2_bagfile_information": whole}, sink)
+    return folder
 
 
 def as_humble(folder: Path) -> Path:

@@ -139,7 +139,7 @@ class BagReader:
         for file in files:
             _check_journal(file)
         with suppress(Exception):  # what is wrong is found file by file
-            return [_opened(stack, Reader(path))]
+            return [_with_one_qos(_opened(stack, Reader(path)))]
         parts = list[Reader]()
         reasons = list[str]()
         for file in files:
@@ -244,6 +244,21 @@ def _check_journal(file: Path) -> None:
 def _opened(stack: ExitStack, reader: Any) -> Reader:
     reader.open()
     stack.callback(reader.close)
+    opened: Reader = reader
+    return opened
+
+
+def _with_one_qos(reader: Any) -> Reader:
+    """Let the files of a folder have the QoS of its metadata.
+
+    To the library a topic with another QoS is another topic, whose messages it passes over without a word. Recorders
+    note the QoS in both places, and not always the same.
+    """
+    known = {(each.topic, each.msgtype): each.ext for each in reader.connections}
+    for storage in getattr(reader.storage, "storages", ()):
+        storage.connections[:] = [
+            each._replace(ext=known.get((each.topic, each.msgtype), each.ext)) for each in storage.connections
+        ]
     opened: Reader = reader
     return opened
 

@@ -17,6 +17,7 @@ from typing import Any
 import cv2
 import numpy as np
 import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.executors import MultiThreadedExecutor
@@ -28,6 +29,10 @@ from spec_vlm_nav_interfaces.msg import NavigationAction
 from std_msgs.msg import Bool
 from std_srvs.srv import Trigger
 
+from spec_vlm_nav.answer_stats import GAIN
+from spec_vlm_nav.bridge import battery_status
+from spec_vlm_nav.diagnostics import Level, Status
+from spec_vlm_nav.nodes.diagnostics import report_of
 from spec_vlm_nav.nodes.heartbeat import Heartbeat
 
 RESULT = NavigateByInstruction.Result
@@ -53,6 +58,8 @@ class Server(Node):
         self.frames = self.create_publisher(CompressedImage, "camera/image/compressed", qos_profile_sensor_data)
         self.decisions = self.create_publisher(NavigationAction, "vlm_nav/decision", 10)
         self.create_timer(0.2, self.look)
+        self.diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
+        self.create_timer(0.5, self.report)
         self.create_subscription(Bool, "e_stop", lambda message: put(f"e_stop {message.data}"), 10)
         self.create_service(Trigger, "go2_bridge/reset", self.reset)
 
@@ -60,6 +67,14 @@ class Server(Node):
         row = np.linspace(0, 255, 320, dtype=np.uint8)
         scene = np.dstack([np.tile(row, (180, 1)), np.full((180, 320), 90, np.uint8), np.tile(row[::-1], (180, 1))])
         self.frames.publish(CompressedImage(format="jpeg", data=cv2.imencode(".jpg", scene)[1].tobytes()))
+
+    def report(self) -> None:
+        lines = [Status("decoding", Level.OK, "last answer in 0.11 s", {"mode": "full", GAIN: 1.834})]
+        report = report_of(self, [*lines, Status("link", Level.OK, "", {"mode": "nominal", "rtt s": 0.0412})])
+        (battery,) = report_of(self, [battery_status(17.0)]).status
+        battery.name = "go2_bridge: battery"
+        report.status = [*report.status, battery]
+        self.diagnostics.publish(report)
 
     def reset(self, _: Any, answer: Any) -> Any:
         put("reset")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from std_srvs.srv import Trigger
 from unitree_api.msg import Request
 from unitree_go.msg import WirelessController
 
+from spec_vlm_nav.nodes.diagnostics import on_lines
+from spec_vlm_nav.nodes.subscriptions import subscribe
 from spec_vlm_nav.process_graph import Graph, NodeSpec
 from spec_vlm_nav.robots.go2 import AVOID, SPORT, AvoidApi, SportApi
 from spec_vlm_nav.runner import Line, Runner
@@ -214,6 +217,14 @@ def start(kennel: Kennel, lines: Lines) -> Iterator[Start]:
     kennel.close()
     with ExitStack() as stack:
         yield lambda *topics, **parameters: stack.enter_context(started(lines, *topics, **parameters))
+
+
+def test_its_battery_is_on_diagnostics(robot: Dog) -> None:
+    said = list[str]()
+    takers = {"go2_bridge: battery": lambda line: said.append(line.message)}
+    on_lines(partial(subscribe, robot.node), robot.node, takers)
+    until(lambda: bool(said), "the line about the battery")
+    assert said[0].endswith(" %")
 
 
 def test_the_robot_is_driven_clamped_and_stopped_when_cmd_vel_goes_silent(robot: Dog) -> None:

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from rosbags.rosbag2 import CompressionMode, StoragePlugin
 
+from tests import bags
 from tests.system.chain import FIND
 from vlm_nav_evaluation.__main__ import main
 from vlm_nav_evaluation.bags.frames import BagFrame, FrameSource, Selection
 from vlm_nav_evaluation.report.run import load_run
+
+MCAP, SQLITE = StoragePlugin.MCAP, StoragePlugin.SQLITE3
+LAYOUTS = (
+    (MCAP, 8, None, 3),
+    (MCAP, 9, CompressionMode.STORAGE, 3),
+    (MCAP, 9, CompressionMode.MESSAGE),
+    (SQLITE, 9, None, 3),
+    (SQLITE, 8, CompressionMode.MESSAGE),
+    (SQLITE, 9, CompressionMode.FILE, 3),
+)
+"""Storage, version of the metadata, compression and number of files, as `ros2 bag record` leaves bags."""
+
+
+def questions(bag: Path) -> list[BagFrame]:
+    """Return what vlm_nav was asked while a bag was recorded."""
+    with FrameSource(bag, Selection(asked=True)) as source:
+        found = list(source)
+    assert all(isinstance(item, BagFrame) for item in found), found
+    return [item for item in found if isinstance(item, BagFrame)]
 
 
 def test_the_demo_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -29,6 +51,15 @@ def test_the_demo_records_reports_and_fails_honestly(
     assert (tmp_path / "demo" / "report.html").exists()
     run = load_run(tmp_path / "demo" / "bag")
     assert any(decision.frame and decision.stats is not None for decision in run.decisions)
-    with FrameSource(tmp_path / "demo" / "bag", Selection()) as source:
-        prompts = [item.prompt for item in source if isinstance(item, BagFrame)]
-    assert prompts[0] == FIND and any(prompt.startswith(f"{FIND}\nDone: turn left small") for prompt in prompts)
+    asked = questions(tmp_path / "demo" / "bag")
+    assert "Done" not in asked[0].prompt and "\nDone: turn left small" in asked[-1].prompt
+    assert {question.instruction for question in asked} == {FIND}
+    for number, layout in enumerate(LAYOUTS):
+        again = bags.rerecorded(tmp_path / "demo" / "bag", tmp_path / f"walk{number}", *layout)
+        assert questions(again) == asked, layout
+    options = ["--asked", "--modes", "cloud,sd", "--answers", "constrained", "--out", str(tmp_path / "replay")]
+    assert main(["replay", str(again), *folders, *options]) == 0
+    answered = sum(question.given is not None for question in asked)
+    arms = json.loads((tmp_path / "replay" / "report.json").read_text())["arms"]
+    assert answered and set(arms) == {"cloud", "sd"}
+    assert all(arm["given"] == {"compared": answered, "different": []} for arm in arms.values())

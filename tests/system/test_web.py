@@ -20,7 +20,14 @@ pytest.importorskip("aiohttp", reason="the web page needs aiohttp")
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WEB = [sys.executable, "-u", "-m", "spec_vlm_nav.nodes.web", "--ros-args", "-p", "port:=0"]
-PHONE, LOW = {"width": 390, "height": 844}, {"width": 700, "height": 320}
+PHONE, LOW, DESKTOP = {"width": 390, "height": 844}, {"width": 700, "height": 320}, {"width": 1280, "height": 800}
+
+FIGURES = {
+    "mode": "mode full",
+    "gain": "about 1.8 x the cloud alone (estimated)",
+    "link": "link nominal · 41 ms",
+    "battery": "battery 17 %, charge it",
+}
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 
@@ -84,12 +91,15 @@ def test_an_instruction_is_typed_its_answer_is_read_and_stop_cancels_it(
     page.wait_for_function("() => document.getElementById('frames').naturalWidth == 320")
     until(lambda: server.goals()[-1]["instruction"] == "find the wall", "the goal that the server took")
     assert page.is_disabled("#start") and page.is_enabled("#stop")
-    page.set_viewport_size(LOW)
-    below = page.locator("#e_stop").bounding_box()
-    assert below["y"] + below["height"] <= LOW["height"], "the emergency stop is on the screen of a phone held across"
-    page.set_viewport_size(PHONE)
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "it fits a phone"
-    page.screenshot(path=tmp_path / "page.png", full_page=True)
+    for part, words in FIGURES.items():
+        wait_for(page, part, words)
+    for size in (LOW, DESKTOP, PHONE):
+        page.set_viewport_size(size)
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), f"it fits {size}"
+        for stop in ("#stop", "#e_stop"):
+            below = page.locator(stop).bounding_box()
+            assert below["y"] + below["height"] <= size["height"], f"{stop} is on the screen, {size}"
+        page.screenshot(path=tmp_path / f"page_{size['width']}.png")
     page.click("#stop")
     wait_for(page, "note", "cancelled: the robot stands")
     until(lambda: server.lines.count('"cancelled"') == stopped + 1, "the action server has cancelled the goal")
@@ -112,6 +122,36 @@ def test_stop_ends_the_goal_of_another_client_too(server: Process, page: Any) ->
     page.click("#stop")
     assert run.end() == 130 and run.has("cancelled: the robot stands")
     wait_for(page, "state", "no goal")
+
+
+@pytest.mark.parametrize(("key", "focus"), [("Space", ""), ("Escape", "#instruction"), ("Space", "#instruction")])
+def test_a_key_stops_the_goal_whatever_has_the_focus(server: Process, page: Any, key: str, focus: str) -> None:
+    """Space is typed where nothing runs, and the field that Start was pressed in has the focus no more."""
+    page.click("#instruction")
+    page.keyboard.type("the wall")
+    assert page.input_value("#instruction") == "the wall"
+    page.keyboard.press("Enter")
+    wait_for(page, "state", "thinking")
+    if focus:
+        page.click(focus)
+    page.keyboard.press(key)
+    wait_for(page, "note", "cancelled: the robot stands")
+    wait_for(page, "state", "no goal")
+    assert page.input_value("#instruction") == "the wall" and page.text_content("#alarm") == ""
+
+
+def test_a_stop_that_does_not_get_through_is_said_and_sent_once_it_can_be(server: Process, page: Any) -> None:
+    """The connection stays open and carries nothing any more, as over a Wi-Fi that is gone."""
+    page.fill("#instruction", "the wall")
+    page.click("#start")
+    wait_for(page, "state", "thinking")
+    page.evaluate("socket.send = () => {}; socket.onmessage = () => {}")
+    page.focus("#start")
+    page.keyboard.press("Space")
+    wait_for(page, "alarm", "STOP NOT SENT")
+    wait_for(page, "note", "cancelled: the robot stands")
+    wait_for(page, "state", "no goal")
+    page.wait_for_function("() => document.getElementById('alarm').textContent == ''")
 
 
 def test_emergency_stop_and_reset(server: Process, page: Any) -> None:

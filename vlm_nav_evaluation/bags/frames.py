@@ -7,7 +7,7 @@ memory. What cannot be used is passed on as a sentence, and the frames around it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +34,8 @@ INSTRUCTION = "instruction"
 """Last part of the name of the topic of instructions."""
 PROMPT = "prompt"
 """Last part of the name of the topic that carries an `AskedPrompt` per frame that a model was asked about."""
+STATS = "spec_vlm_nav_interfaces/msg/DecodingStats"
+"""Type of the topic that has the answers that were given while the bag was recorded."""
 ORACLE = "oracle_action"
 """Last part of the name of the topic that carries an `OracleLabel` per frame."""
 
@@ -80,6 +82,8 @@ class Selection(CheckedSettings, frozen=True):
     instruction: Annotated[str, Meta(description="asked instead of the bag's own")] = ""
     anew: bool = False
     """Make the prompt anew also where the bag has the one that was asked about the frame."""
+    asked: bool = False
+    """Take only the frames that a model was asked about while the bag was recorded."""
     order: ResponseOrder = ResponseOrder.REASON_FIRST
     guide: bool = False
     """How the prompt is made, as in `speculation.language.prompts.compose`."""
@@ -90,6 +94,13 @@ class Selection(CheckedSettings, frozen=True):
         if self.fps:
             count = min(count, int(seconds * self.fps) + 1)
         return min(count, self.limit) if self.limit else count
+
+
+class Given(NamedTuple):
+    """An answer that was given while a bag was recorded: the mode, and the text."""
+
+    mode: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -105,6 +116,8 @@ class BagFrame:
     instruction: str
     prompt: str
     label: OracleLabel | None = None
+    given: Given | None = None
+    """What was answered while the bag was recorded, if the prompt is that one."""
 
 
 class CameraFrame(NamedTuple):
@@ -261,12 +274,16 @@ class FrameSource(BagReader):
         instructions = deque(self._instructions())
         labels, problems = self._stamped(ORACLE, OracleLabel.from_json)
         yield from problems
-        prompts: dict[int, AskedPrompt] = {}
-        if not (instruction or selection.anew):
-            prompts, problems = self._stamped(PROMPT, AskedPrompt.from_json)
+        prompts, given = dict[int, AskedPrompt](), dict[int, Given]()
+        anew = bool(instruction) or selection.anew
+        if selection.asked or not anew:
+            prompts, given, problems = self._asked()
             yield from problems
-        found_any = False
-        for entry in choose(self._camera(), selection):
+        chosen = frozenset(prompts) if selection.asked else None
+        if anew:
+            prompts, given = {}, {}
+        found_any, missing = False, set(given)
+        for entry in choose(self._camera(chosen), selection):
             found_any = True
             if isinstance(entry, LeftOut):
                 yield entry
@@ -274,21 +291,64 @@ class FrameSource(BagReader):
             while instructions and instructions[0][0] <= entry.stamp_ns:
                 _, instruction = instructions.popleft()
             try:
-                sentence = asked_sentence(instruction, self._vocabulary)
                 taken = entry.take()
+                asked = prompts.get(taken.stamp_ns)
+                missing.discard(taken.stamp_ns)
+                # A recorder that came late may have missed the instruction, and a prompt needs none.
+                sentence = asked.instruction if asked else asked_sentence(instruction, self._vocabulary)
             except ValueError as error:
                 yield LeftOut(str(error), entry.index)
                 continue
-            asked = prompts.get(taken.stamp_ns)
             prompt = asked.prompt if asked else compose(sentence, (), selection.order, selection.guide)
-            yield BagFrame(entry.index, entry.stamp_ns, taken.jpeg, instruction, prompt, labels.get(taken.stamp_ns))
+            answer = given.get(taken.stamp_ns) if asked else None
+            label = labels.get(taken.stamp_ns)
+            yield BagFrame(entry.index, entry.stamp_ns, taken.jpeg, instruction or sentence, prompt, label, answer)
+        if missing and not (selection.skip or selection.fps or selection.limit):
+            yield LeftOut(
+                f"{len(missing)} of {len(given)} recorded answers are about frames that {self.topic.name} lacks: "
+                "their recorder lost them, or this is not the topic that vlm_nav reads"
+            )
         if not found_any and self.topic.count > selection.skip:
-            yield LeftOut(f"bag {self.path} lists {self.topic.count} frames on {self.topic.name} but holds none")
+            why = "of which none was asked about" if selection.asked else "but holds none"
+            yield LeftOut(f"bag {self.path} lists {self.topic.count} frames on {self.topic.name} {why}")
 
-    def _camera(self) -> Iterator[Shown | LeftOut]:
+    def _camera(self, chosen: Container[int] | None) -> Iterator[Shown | LeftOut]:
+        """Yield the camera's frames, or those of them whose headers have the chosen stamps."""
         for item in camera_frames(self, self.topic):
-            if not isinstance(item, tuple):
-                yield item
+            if isinstance(item, tuple):
+                continue
+            if chosen is not None and isinstance(item, Shown):
+                with suppress(ValueError):  # what is no picture is told in its turn
+                    if item.take().stamp_ns not in chosen:
+                        continue
+            yield item
+
+    def _asked(self) -> tuple[dict[int, AskedPrompt], dict[int, Given], list[LeftOut]]:
+        """Return prompts and answers by their frames' stamps, and what cannot be read.
+
+        A frame may be asked about twice, as where a question was dropped: the prompt that was answered counts.
+        """
+        prompts, given, problems = dict[int, AskedPrompt](), dict[int, Given](), list[LeftOut]()
+        stats = [topic.name for topic in self.topics.values() if topic.kind == STATS]
+        for topic, _, message in self._texts([*self._named(PROMPT), *stats]):
+            if topic in stats:
+                given[header_stamp(message)] = Given(str(message.mode), str(message.answer))
+                continue
+            try:
+                asked = AskedPrompt.from_json(message.data)
+            except ValueError as error:
+                problems.append(LeftOut(str(error)))
+            else:
+                if asked.stamp_ns not in given:
+                    prompts[asked.stamp_ns] = asked
+        if unasked := sum(stamp not in prompts for stamp in given):
+            problems.append(
+                LeftOut(
+                    f"{unasked} of {len(given)} recorded answers lack their prompts: record the topic vlm_nav/prompt "
+                    "too; without it questions hold nothing of what was done and searched before"
+                )
+            )
+        return prompts, given, problems
 
     def _instructions(self) -> list[tuple[int, str]]:
         if self._selection.instruction:

@@ -54,7 +54,7 @@ OWN_VERIFIER = "its own"
 FINGERPRINT_BYTES = 1 << 16
 SETTINGS = (
     "modes", "rtt_ms", "profile", "link", "gamma", "drafting", "fed_head", "max_tokens", "dtype", "topic", "skip",
-    "fps", "limit", "instruction", "anew", "response_order", "check", "views", "answers",
+    "fps", "limit", "instruction", "anew", "asked", "response_order", "check", "views", "answers",
 )  # fmt: skip
 """Options that shape what is measured, beside the bags and the models."""
 
@@ -106,6 +106,7 @@ class Bags:
                     "instruction": item.instruction,
                     "prompt": item.prompt,
                     "oracle": item.label.action if item.label is not None else "",
+                    "given": list(item.given) if item.given is not None else [],
                 }
                 yield Question(item.prompt, jpeg_of(seen), name)
 
@@ -248,8 +249,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--verifier", default="", metavar="ADDRESS", help="a running one; default: a process of its own")
     line.add_argument("--allow-plain", action="store_true", help="trust a --verifier elsewhere without keys")
     add_edge_flags(line, "keys", "service_class")
-    add_flags(line, Selection, without=("order", "guide", "anew"))
+    add_flags(line, Selection, without=("order", "guide", "anew", "asked"))
     # A flag that may be followed by a bag takes no value.
+    line.add_argument("--asked", action="store_true", help="only the frames that vlm_nav asked about while recording")
     line.add_argument("--anew", action="store_true", help="put the instruction even where the bag has what was asked")
     line.add_argument("--check", action="store_true", help="also let the target answer alone and compare with that")
     line.set_defaults(run=run)

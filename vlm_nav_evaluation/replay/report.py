@@ -100,6 +100,7 @@ def build(
             "times_s": [round(seconds, 6) for seconds in run.seconds(arm.label)],
             "one_way_s": _one_way_s(own),
             "oracle": _with_oracle(own),
+            "given": _with_given(run.names, own, arm.mode),
             "target": _with_reference(own, run.answers[reference]) if reference is not None and compared else None,
         }
     return {
@@ -202,6 +203,9 @@ def headlines(data: Mapping[str, Any]) -> list[str]:
     ]
     if interrupted := sum(arm["figures"]["interruptions"] for arm in data["arms"].values()):
         lines.append(f"the link was lost {interrupted:.0f} times; the steps concerned took the longer for it")
+    for label, arm in data["arms"].items():
+        if given := arm["given"]:
+            lines.append(_same_as_given(label, given))
     if data["left_out"]:
         lines.append(f"left out: {len(data['left_out'])}; see the end")
     return lines
@@ -279,6 +283,32 @@ def _with(answers: Sequence[Answer], truths: Iterable[str]) -> dict[str, Any]:
 def _with_oracle(answers: Sequence[Answer]) -> dict[str, Any] | None:
     found = _with(answers, (answer.more["oracle"] for answer in answers))
     return found if found["frames"] else None
+
+
+def _with_given(names: Sequence[str], answers: Sequence[Answer], mode: str) -> dict[str, Any] | None:
+    """Return how many answers are those that were given while the bags were recorded; None where there are none.
+
+    Those of the draft model alone are compared with its own.
+    """
+    alone, compared, different = Mode.EDGE.value, 0, list[str]()
+    for name, answer in zip(names, answers, strict=True):
+        if not (given := answer.more.get("given")) or (given[0] == alone) != (mode == alone):
+            continue
+        compared += 1
+        if given[1] != answer.more["text"]:
+            different.append(name)
+    return {"compared": compared, "different": different} if compared else None
+
+
+def _same_as_given(label: str, given: Mapping[str, Any]) -> str:
+    different, count = given["different"], given["compared"]
+    same = f"{label}: {count - len(different)} of {count} answers are those that were given while recording"
+    if not different:
+        return same
+    return (
+        f"{same}. NOT at {', '.join(different[:8])}{', ...' if len(different) > 8 else ''}: is it the same target "
+        "model, dtype, --answers and --frames? In float32 a near tie may fall either way"
+    )
 
 
 def _with_reference(answers: Sequence[Answer], reference: Sequence[Answer]) -> dict[str, Any]:

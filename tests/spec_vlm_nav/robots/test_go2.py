@@ -148,3 +148,7 @@ def test_whatever_made_a_request_no_other_id_is_written(service: Any, api_id: in
 def empty() -> Any:
     """Return a stand-in for a `unitree_api/Request`."""
     return SimpleNamespace(header=SimpleNamespace(identity=SimpleNamespace(), policy=SimpleNamespace()))
+
+
+def test_the_charge_is_the_batterys_own() -> None:
+    assert GO2.read_battery(SimpleNamespace(bms_state=SimpleNamespace(soc=63))) == 63.0

@@ -82,9 +82,21 @@ def test_state_is_sent_and_commands_are_taken() -> None:
         state, problem = talk(server, json.dumps({"do": "start", "instruction": "the red ball"}))
         assert state == {"answer": "The ball"} and problem == {"problem": "a goal is under way"}
         robot.problem = ""
+        assert talk(server, '{"do": "stop"}')[1:] == [{"taken": "stop"}] and robot.commands.pop().do == "stop"
         wrong = ["{", "[]", '{"do": "jump"}', '{"do": "stop", "speed": 9}', '{"do": "start", "instruction": 3}']
         answers = talk(server, *wrong)[1:]
     assert len(answers) == len(wrong) and all(answer["problem"] for answer in answers) and not robot.commands
+
+
+def test_a_connection_on_which_nothing_changes_is_not_silent() -> None:
+    with served(Robot()) as server:
+
+        async def listen() -> list[dict[str, Any]]:
+            address = f"ws://127.0.0.1:{server.port}/socket"
+            async with aiohttp.ClientSession() as session, session.ws_connect(address) as socket:
+                return [await socket.receive_json(timeout=60.0) for _ in range(3)]
+
+        assert asyncio.run(listen()) == [{"answer": ""}, {}, {}]
 
 
 def test_the_newest_frame_is_sent() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from spec_vlm_nav.answer_stats import GAIN
+from spec_vlm_nav.client import Progress
 from spec_vlm_nav.web.view import DECISIONS, HEALTH_S, SILENT_S, STALE_S, Decision, Health, View
 
 
@@ -29,3 +31,17 @@ def test_decisions_are_the_newest_and_a_step_has_one() -> None:
     assert {each["action"] for each in state["decisions"]} == {"forward large"}
     view.decide(Decision(2, DECISIONS + 2, "stop", "verified", ""))
     assert [each["goal"] for each in view.snapshot(0.0)["decisions"]][:2] == [2, 1], "another goal counts anew"
+
+
+def test_mode_gain_link_and_battery_are_what_diagnostics_say_while_they_say_it() -> None:
+    view = View(())
+    names = ("mode", "gain", "link", "rtt_s", "battery", "is_battery_low")
+    assert [view.snapshot(0.0)[name] for name in names] == ["", "", "", "", "", False]
+    view.health(Health("dog1/vlm_nav: decoding", 0, "last answer in 0.11 s", {"mode": "full", GAIN: "1.83"}), 1.0)
+    view.health(Health("dog1/vlm_nav: link", 1, "silent", {"mode": "degraded", "rtt s": "0.041"}), 1.0)
+    view.health(Health("dog1/go2_bridge: battery", 1, "12 %, charge it"), 1.0)
+    shown = ["full", "1.83", "degraded", "0.041", "12 %, charge it", True]
+    assert [view.snapshot(1.0)[name] for name in names] == shown
+    view.progress, view.active_goals = Progress(link="nominal"), 1
+    assert view.snapshot(1.0)["link"] == "nominal", "a goal looks more often"
+    assert view.snapshot(1.1 + HEALTH_S)["battery"] == ""

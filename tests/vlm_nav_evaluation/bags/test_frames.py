@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -13,7 +14,7 @@ from spec_vlm_nav.messages import AskedPrompt
 from speculation.language.prompts import ACTIONS, STOP, ResponseOrder, Vocabulary, compose
 from tests import bags
 from tests.models import CLASSES, COLOURS, frame
-from vlm_nav_evaluation.bags.frames import BagFrame, FrameSource, OracleLabel, Selection
+from vlm_nav_evaluation.bags.frames import STATS, BagFrame, FrameSource, Given, OracleLabel, Selection
 from vlm_nav_evaluation.bags.playback import items
 
 RAW, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
@@ -157,3 +158,34 @@ def test_the_words_that_were_asked_about_a_frame_are_asked_again(tmp_path: Path)
     assert [item.prompt for item in plain] == [guided, asked, guided]
     for selection in (Selection(order=order, guide=True, anew=True), replace(ASKED, order=order, guide=True)):
         assert [item.prompt for item in load(path, selection)[0]] == [guided] * 3
+
+
+def test_what_was_answered_while_recording_comes_with_its_question_and_what_is_missing_is_told(tmp_path: Path) -> None:
+    """Of four answers one has a frame that the recorder lost, one no prompt; one frame was asked about twice."""
+
+    def prompt(stamp_ns: int, words: str) -> tuple[str, int, Any]:
+        return "/vlm_nav/prompt", stamp_ns, bags.text(AskedPrompt(stamp_ns, words).to_json())
+
+    def stats(stamp_ns: int, later: int = 1) -> tuple[str, int, Any]:
+        message = bags.make(STATS, header=bags.header(stamp_ns), mode="full", answer=f"Action: stop {stamp_ns}")
+        return "/decoding_stats", stamp_ns + later, message
+
+    first, second, third, lost = map(bags.stamp_of, (0, 1, 2, 9))
+    messages = [
+        *bags.camera(4),
+        *(prompt(stamp_ns, f"find the red ball\n{number}") for number, stamp_ns in enumerate((first, second, lost))),
+        *map(stats, (first, second, third, lost)),
+        ("/vlm_nav/prompt", second + 2, bags.text(AskedPrompt(second, "dropped").to_json())),
+    ]
+    path = bags.write(tmp_path / "bag", sorted(messages, key=lambda message: message[1]))
+    frames, problems = load(path, Selection(asked=True))
+    assert [(item.prompt, item.instruction) for item in frames] == [
+        (f"find the red ball\n{number}", "find the red ball") for number in (0, 1)
+    ], "no instruction is needed"
+    assert [item.given for item in frames] == [Given("full", f"Action: stop {stamp}") for stamp in (first, second)]
+    lacking, missing = (problem.reason for problem in problems)
+    assert lacking.startswith("1 of 4 recorded answers lack their prompts: record the topic vlm_nav/prompt")
+    assert missing.startswith("2 of 4 recorded answers are about frames that /camera/image/compressed lacks")
+    assert all(item.given is None for item in load(path)[0]), "another instruction was not answered"
+    anew, _ = load(path, replace(ASKED, asked=True))
+    assert [(item.index, item.prompt) for item in anew] == [(0, "find the red ball"), (1, "find the red ball")]

@@ -17,7 +17,6 @@ from spec_vlm_nav.runner import SOURCE
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.language.prompts import SEARCH_FORM, Blocked, ResponseOrder, Vocabulary
 from vlm_nav_evaluation.closed_loop.acting import figures
-from vlm_nav_evaluation.closed_loop.episodes import SIM_MOTION
 from vlm_nav_evaluation.closed_loop.timelines import AnswerTimeline, Timelines
 from vlm_nav_evaluation.closed_loop.virtual_robot import SIM_LIMITS, SIM_MOTION, ActingEpisode, VirtualRobot, run_acting
 from vlm_nav_evaluation.search_prompts import SearchPrompts

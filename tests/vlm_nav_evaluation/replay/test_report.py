@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -70,3 +71,15 @@ def test_answers_are_compared_with_the_targets_and_the_oracles() -> None:
     checked = build(run, [ReplayArm("sd")], SETTINGS, [], "here")
     assert checked["reference"] == TARGET and checked["arms"]["sd"]["target"]["frames"] == 0
     assert checked["target_alone_oracle"]["unreadable"] == 1 and TARGET not in checked["arms"]
+
+
+def test_answers_are_compared_with_those_that_were_given_while_recording() -> None:
+    verified, alone = {"given": ["full", "yes"]}, {"given": ["edge", "yes"]}
+    own = [answer(0, "sd", text="yes", **verified), answer(1, "sd", text="no", **verified), answer(2, "sd", **alone)]
+    data = report(sd=own, edge=[replace(each, more={**each.more, "text": "yes"}) for each in own])
+    assert data["arms"]["sd"]["given"] == {"compared": 2, "different": ["walk:1"]}
+    assert data["arms"]["edge"]["given"] == {"compared": 1, "different": []}
+    said = " ".join(headlines(data))
+    assert "sd: 1 of 2 answers are those that were given while recording. NOT at walk:1: is it the same" in said
+    assert "edge: 1 of 1 answers are those that were given while recording" in said
+    assert report(sd=[answer(0, "sd")])["arms"]["sd"]["given"] is None

@@ -39,7 +39,16 @@ EXPECTED = (NOTHING_YET, DEACTIVATED, SILENT_AT_REST)
 REMEMBERED = 256
 """Requests whose answers count; other programs' answers come on the same topic."""
 
+LOW_PERCENT = 20.0
+"""A battery with less is named."""
+
 R = TypeVar("R")
+
+
+def battery_status(percent: float) -> Status:
+    """Return the line of `/diagnostics` about the robot's battery."""
+    is_low = percent < LOW_PERCENT
+    return Status("battery", Level.WARN if is_low else Level.OK, f"{percent:.0f} %{', charge it' if is_low else ''}")
 
 
 class Bridge(Generic[R]):

@@ -92,6 +92,10 @@ class Robot(Protocol[R]):
         """Where it publishes its remote control's sticks and keys; None: nowhere."""
 
     @property
+    def battery(self) -> Topic | None:
+        """Where it publishes how much charge is left; None: nowhere."""
+
+    @property
     def obstacles(self) -> Topic | None:
         """Its own sensor for the collision guard; None: it has none. Another sensor's topic may be remapped to it."""
 
@@ -157,6 +161,9 @@ class Robot(Protocol[R]):
 
     def read_remote(self, message: Any) -> bool:
         """Return whether a message of `remote` shows that a person uses sticks or keys."""
+
+    def read_battery(self, message: Any) -> float:
+        """Return the charge that a message of `battery` shows, percent."""
 
 
 class Confirmed(Generic[R]):

@@ -26,6 +26,8 @@ from vlm_nav_simulation.world import BASE_HEIGHT, LYING_HEIGHT, World
 JPEG_QUALITY = 90
 SCAN_ANGLES = tuple(math.radians(angle) for angle in range(-120, 121, 2))
 """Rays of the simulated laser scanner, counter-clockwise from straight ahead, radians."""
+BATTERY_S = 7200.0
+"""How long the simulated battery lasts."""
 MAX_DT = 0.1
 """A simulator that was held up does not jump: longer steps are cut to this many seconds."""
 
@@ -76,7 +78,8 @@ class SimulatedGo2:
 
     def __init__(self, scene: Scene, clock: Callable[[], float], size: int = 224) -> None:
         self._world = World(scene, size)
-        self._clock, self._last = clock, clock()
+        self._clock, self._began = clock, clock()
+        self._last = self._began
         self._services = MotionServices(clock, Posture.LYING)
         self._world.set_height(LYING_HEIGHT)
         self._blocked = False
@@ -87,6 +90,11 @@ class SimulatedGo2:
     def pose(self) -> Pose:
         """Where the base is: metres, radians."""
         return self._world.pose
+
+    @property
+    def charge(self) -> int:
+        """What is left of the battery, percent."""
+        return max(0, math.ceil(100.0 * (1.0 - (self._clock() - self._began) / BATTERY_S)))
 
     def request(self, api_id: int, parameter: str) -> int:
         """Carry out a sport request and return its status code."""

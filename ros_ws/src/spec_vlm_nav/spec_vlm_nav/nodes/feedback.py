@@ -20,7 +20,7 @@ from spec_vlm_nav.nodes.inputs import Inputs
 from spec_vlm_nav.nodes.outputs import Outputs
 from spec_vlm_nav.nodes.resumption import Resumption
 
-FEEDBACK_S = 0.05
+FEEDBACK_S = 0.1
 """Feedback on an answer that grows is no more frequent."""
 LINK = {
     LinkMode.NOMINAL: "the verifier is back and decides again",

@@ -16,10 +16,11 @@ from geometry_msgs.msg import Twist, TwistStamped
 from nav_msgs.msg import Odometry
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.qos import QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
+from rclpy.serialization import deserialize_message
 from std_msgs.msg import Bool
 from std_srvs.srv import Trigger
 
-from spec_vlm_nav.bridge import Bridge
+from spec_vlm_nav.bridge import Bridge, battery_status
 from spec_vlm_nav.diagnostics import Status
 from spec_vlm_nav.guard import READERS, Guard
 from spec_vlm_nav.nodes.conversions import arrival, message_type, sample_of, seconds_of
@@ -39,6 +40,9 @@ THREADS = 3
 """A transition waits for the robot to stand, and the guard reads a cloud, while messages are taken."""
 LATEST_TICK_S = 0.1
 """A thread that did not tick for so long hangs: it should do so every 20 ms."""
+
+BATTERY_OLD_S = 5.0
+"""A charge that is older than this is not shown."""
 
 T = TypeVar("T")
 
@@ -75,6 +79,11 @@ class Go2Bridge(ManagedNode):
         for topic, take, qos in wanted:
             if topic is not None:
                 reader.subscribe(message_type(topic.kind), topic.name.lstrip("/"), take, qos)
+        self._battery = (b"", -math.inf)
+        """The newest message about it, in CDR, and when it came: robots send many, and one a second is read."""
+        if robot.battery is not None:
+            kind, name = message_type(robot.battery.kind), robot.battery.name.lstrip("/")
+            reader.subscribe(kind, name, self._on_battery, NEWEST, raw=True)
         self.create_service(Trigger, "~/reset", self._on_reset)
         if self._guard is not None:
             name = robot.obstacles.name.lstrip("/") if robot.obstacles is not None else "obstacles"
@@ -109,7 +118,11 @@ class Go2Bridge(ManagedNode):
 
     def health(self) -> Iterable[Status]:
         """Return what `/diagnostics` reports."""
-        return self._give(self._bridge.health, time.monotonic())
+        yield from self._give(self._bridge.health, time.monotonic())
+        battery, came_at = self._battery
+        if self._robot.battery is not None and time.monotonic() - came_at <= BATTERY_OLD_S:
+            message = deserialize_message(battery, message_type(self._robot.battery.kind))
+            yield battery_status(self._robot.read_battery(message))
 
     def _give(self, take: Callable[..., T], *given: Any) -> T:
         """Call the bridge: ticks, messages and transitions are in threads of their own."""
@@ -149,6 +162,9 @@ class Go2Bridge(ManagedNode):
 
     def _on_remote(self, message: Any) -> None:
         self._give(self._bridge.on_remote, self._robot.read_remote(message), time.monotonic())
+
+    def _on_battery(self, message: bytes) -> None:
+        self._battery = message, time.monotonic()
 
     def _on_e_stop(self, message: Bool) -> None:
         self._give(self._bridge.on_e_stop, message.data, time.monotonic())

@@ -191,14 +191,14 @@ class Goal:
             self._feedback.count(stats)
             node.answers.note(reply.stats)
             if decision.frame is not None:
-                self._place(decision, reply, decision.frame)
+                self._publish_place(decision, reply, decision.frame)
                 node.watch.answered(self._prompt, reply.text, reply.stats, decision.frame.jpeg)
             node.out.stats.publish(stats)
             text = "none" if decision.action is None else decision.action.text
             step = decision.step
             node.decoder.trace.mark(Kind.DECISION.value, Lane.EDGE, goal=self._number, decision=step, action=text)
 
-    def _place(self, decision: Decision, reply: Reply, frame: Frame) -> None:
+    def _publish_place(self, decision: Decision, reply: Reply, frame: Frame) -> None:
         """Publish where a verified answer places the object, if that is asked for."""
         if decision.action is None or decision.alone:
             return

@@ -24,18 +24,19 @@ from sensor_msgs.msg import CompressedImage, LaserScan
 from std_msgs.msg import String
 from tf2_msgs.msg import TFMessage
 from unitree_api.msg import Request, Response
-from unitree_go.msg import SportModeState
+from unitree_go.msg import LowState, SportModeState
 
 from spec_vlm_nav.nodes.parameters import settings
 from spec_vlm_nav.nodes.process import run, start_thread
 from spec_vlm_nav.nodes.subscriptions import subscribe
 from spec_vlm_nav.robot import Service
-from spec_vlm_nav.robots.go2 import AVOID, SPORT, STATES
+from spec_vlm_nav.robots.go2 import AVOID, BATTERY, SPORT, STATES
 from spec_vlm_nav.simulated_go2 import ROBOT, ROOM, SCAN_ANGLES, SimulatedGo2, scene_of
 
 BUILD_LIMIT_S = 60.0
 QUIET_S, LINGER_S = 0.3, 2.0
 """At its end it goes on until no request came for so long, at most so long."""
+BATTERY_PERIOD_S = 1.0
 SCAN_RANGE = (0.05, 12.0)
 
 
@@ -55,6 +56,7 @@ class SimGo2(Node):
         self._odometry = self.create_publisher(Odometry, "odom", qos_profile_sensor_data)
         self._transforms = self.create_publisher(TFMessage, "/tf", 100)
         self._states = self.create_publisher(SportModeState, STATES.name.lstrip("/"), qos_profile_sensor_data)
+        self._batteries = self.create_publisher(LowState, BATTERY.name.lstrip("/"), qos_profile_sensor_data)
         self._scans = self.create_publisher(LaserScan, "scan", qos_profile_sensor_data) if robot.scan_hz else None
         self._answers = {
             service: self.create_publisher(Response, service.answers.name.lstrip("/"), 10) for service in (SPORT, AVOID)
@@ -112,7 +114,7 @@ class SimGo2(Node):
             self._publish_frame(robot)
 
     def _move(self, robot: SimulatedGo2) -> None:
-        next_odometry = next_scan = time.monotonic()
+        next_odometry = next_scan = next_battery = time.monotonic()
         while not self._end.is_set():
             try:
                 call = self._calls.get(timeout=max(0.0, next_odometry - time.monotonic()) + 1e-4)
@@ -130,6 +132,9 @@ class SimGo2(Node):
             if self._scans is not None and now >= next_scan:
                 next_scan = max(next_scan + self._scan_period, now)
                 self._publish_scan(robot)
+            if now >= next_battery:
+                next_battery = now + BATTERY_PERIOD_S
+                self._publish_battery(robot)
             # Late ticks are skipped, not made up for.
             next_odometry = max(next_odometry + self._odom_period, now)
 
@@ -173,6 +178,11 @@ class SimGo2(Node):
         message.velocity = [velocity.x, velocity.y, 0.0]
         message.yaw_speed = velocity.z
         self._states.publish(message)
+
+    def _publish_battery(self, robot: SimulatedGo2) -> None:
+        message = LowState()
+        message.bms_state.soc = robot.charge
+        self._batteries.publish(message)
 
     def _publish_scan(self, robot: SimulatedGo2) -> None:
         message = LaserScan(angle_min=SCAN_ANGLES[0], angle_max=SCAN_ANGLES[-1])

@@ -79,13 +79,14 @@ class Reader:
         self._node, self._group = node, _NoExecutor()
         self._subscriptions: list[Subscription] = []
 
-    def subscribe(self, kind: Any, topic: str, callback: Callable[..., None], qos: QoSProfile | int) -> None:
-        """Subscribe for good; see the function `subscribe`. Not to be called beside `take`."""
+    def subscribe(
+        self, kind: Any, topic: str, callback: Callable[..., None], qos: QoSProfile | int, raw: bool = False
+    ) -> None:
+        """Subscribe for good; see the function `subscribe`. Not to be called beside `take`. `raw`: in CDR."""
         # Events of the middleware would wait for the executor for ever.
         events = SubscriptionEventCallbacks(use_default_callbacks=False)
-        self._subscriptions.append(
-            subscribe(self._node, kind, topic, callback, qos, callback_group=self._group, event_callbacks=events)
-        )
+        options = {"callback_group": self._group, "event_callbacks": events, "raw": raw}
+        self._subscriptions.append(subscribe(self._node, kind, topic, callback, qos, **options))
 
     def take(self, timeout_s: float) -> None:
         """Wait until a message is there, `timeout_s` at most, and run the callbacks of all that are there."""

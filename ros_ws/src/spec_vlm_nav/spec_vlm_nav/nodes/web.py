@@ -111,8 +111,7 @@ class Web(Node):
         elif command.do == "stop":
             self._client.cancel()
             if not self._client.running:
-                # Without an identity and a time, all goals are cancelled: it may be another client's that runs.
-                self._cancel_all.call_async(CancelGoal.Request())
+                self._stop_others()
         elif command.do == "e_stop":
             self._pressed = True
             self._press()
@@ -121,6 +120,18 @@ class Web(Node):
             self._e_stop.publish(Bool(data=False))
             # Topic and service are no queue: the bridge refuses a reset that overtakes the end of the emergency stop.
             self._reset_at = time.monotonic() + RESET_S
+
+    def _stop_others(self) -> None:
+        """Cancel all goals, as a request without an identity and a time does: another client's may run."""
+        if not self._cancel_all.service_is_ready():
+            self.view.note = f"NOT STOPPED: {SERVER} is gone. If the robot moves, use EMERGENCY STOP"
+            return
+        self.view.note = "stop sent"
+        self._cancel_all.call_async(CancelGoal.Request()).add_done_callback(self._on_cancelled)
+
+    def _on_cancelled(self, future: Any) -> None:
+        if not self._client.running:
+            self.view.note = "stop: the goal is cancelled" if future.result().goals_canceling else "no goal runs"
 
     def _call_reset(self) -> None:
         if not self._reset.service_is_ready():
@@ -171,7 +182,8 @@ class Web(Node):
             node, _, _ = line.name.partition(":")
             if node.rpartition("/")[0] == own:
                 level = line.level if isinstance(line.level, int) else int.from_bytes(line.level, "little")
-                self.view.health(Health(line.name, level, line.message), now)
+                values = {each.key: each.value for each in line.values}
+                self.view.health(Health(line.name, level, line.message, values), now)
 
 
 def main() -> None:

@@ -48,6 +48,7 @@ AVOID = Service(
 )
 STATES = Topic("/sportmodestate", "unitree_go/msg/SportModeState", "state_topic")
 REMOTE = Topic("/wirelesscontroller", "unitree_go/msg/WirelessController", "remote_topic")
+BATTERY = Topic("/lf/lowstate", "unitree_go/msg/LowState", "battery_topic")
 CLOUD = Topic("/utlidar/cloud", "sensor_msgs/msg/PointCloud2", "guard_topic")
 ALLOWED: dict[Service, type[IntEnum]] = {SPORT: SportApi, AVOID: AvoidApi}
 
@@ -166,8 +167,9 @@ class Go2:
     services: Sequence[Service] = (SPORT, AVOID)
     states: Topic | None = STATES
     remote: Topic | None = REMOTE
+    battery: Topic | None = BATTERY
     obstacles: Topic | None = CLOUD
-    topics: Sequence[Topic] = (*SPORT, *AVOID, STATES, REMOTE, CLOUD)
+    topics: Sequence[Topic] = (*SPORT, *AVOID, STATES, REMOTE, BATTERY, CLOUD)
     odom_topic = "/utlidar/robot_odom"
     camera_topic = "/camera/image/compressed"
     fastest = Velocity(*HARD_CAPS)
@@ -240,6 +242,10 @@ class Go2:
         """Read a `unitree_go/WirelessController`."""
         sticks = (message.lx, message.ly, message.rx, message.ry)
         return bool(message.keys) or any(not abs(stick) <= _DEAD_ZONE for stick in sticks)
+
+    def read_battery(self, message: Any) -> float:
+        """Read a `unitree_go/LowState`."""
+        return float(message.bms_state.soc)
 
 
 def _is_enabled(data: str) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+import math
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from typing import Annotated, Any, Literal
@@ -23,6 +25,8 @@ except ImportError as error:
 
 PERIOD_S = 0.1
 """How often a browser gets what changed, and a new frame."""
+ALIVE_S = 1.0
+"""How often it gets something at least, so that it notices a connection that carries nothing any more."""
 MOST_BROWSERS = 16
 MOST_BYTES = 8192
 """Largest size of a command."""
@@ -167,9 +171,7 @@ class PageServer:
             try:
                 async for message in socket:
                     if message.type is WSMsgType.TEXT:
-                        problem = self._obey(message.data)
-                        if problem:
-                            await socket.send_json({"problem": problem})
+                        await socket.send_json(self._obey(message.data))
             finally:
                 sending.cancel()
             return socket
@@ -178,20 +180,23 @@ class PageServer:
 
     async def _send(self, socket: web.WebSocketResponse) -> None:
         sent: dict[str, Any] = {}
+        sent_at = -math.inf
         while not socket.closed:
-            state = self._snapshot()
-            if state != sent:
+            state, now = self._snapshot(), time.monotonic()
+            if state != sent or now - sent_at >= ALIVE_S:
                 # A slow browser misses states in between; none wait for it.
-                await socket.send_json(state)
-                sent = state
+                await socket.send_json({} if state == sent else state)
+                sent, sent_at = state, now
             await asyncio.sleep(PERIOD_S)
 
-    def _obey(self, text: str) -> str:
+    def _obey(self, text: str) -> dict[str, str]:
+        """Carry out a command; return the answer: what was taken, or the problem."""
         try:
-            self._command(msgspec.json.decode(text, type=Command))
+            command = msgspec.json.decode(text, type=Command)
+            self._command(command)
         except (msgspec.DecodeError, ValueError, RuntimeError) as error:
-            return str(error)
-        return ""
+            return {"problem": str(error)}
+        return {"taken": command.do}
 
     def _admit(self) -> None:
         # Each browser has two connections: state and camera.

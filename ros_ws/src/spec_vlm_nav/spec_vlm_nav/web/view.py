@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from spec_vlm_nav.answer_stats import GAIN
 from spec_vlm_nav.client import Progress
 
 DECISIONS = 8
@@ -36,6 +38,7 @@ class Health:
     name: str
     level: int
     message: str
+    values: Mapping[str, str] = field(default_factory=dict)
 
 
 class View:
@@ -97,12 +100,28 @@ class View:
             "outcome": self.outcome,
             "state": progress.state,
             "reason": progress.reason,
-            "link": progress.link,
+            **self._figures(),
             "answer": progress.answer,
             "guess": progress.guess,
             "done": list(progress.done),
             "nodes": {name: now - at <= SILENT_S for name, at in self._beats.items()},
             "camera": now - self._frame_at <= STALE_S,
             "decisions": [asdict(decision) for decision in self._decisions],
-            "health": [asdict(line) for line in lines],
+            "health": [{"name": line.name, "level": line.level, "message": line.message} for line in lines],
+        }
+
+    def _figures(self) -> dict[str, Any]:
+        """Return what the lines of diagnostics say of the whole; empty where they say nothing."""
+        lines = {name.rpartition("/")[2]: line for name, (line, _) in self._health.items()}
+        nothing = Health("", 0, "")
+        decoding, link = lines.get("vlm_nav: decoding", nothing).values, lines.get("vlm_nav: link", nothing).values
+        battery = lines.get("go2_bridge: battery", nothing)
+        return {
+            "mode": decoding.get("mode", ""),
+            "gain": decoding.get(GAIN, ""),
+            # A goal looks more often.
+            "link": (self.active_goals and self.progress.link) or link.get("mode", ""),
+            "rtt_s": link.get("rtt s", ""),
+            "battery": battery.message,
+            "is_battery_low": battery.level > 0,
         }
