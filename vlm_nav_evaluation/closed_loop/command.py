@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from itertools import product, starmap
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from speculation.language.grammar import CONSTRAINED
 from speculation.language.prompts import Guidance, ResponseOrder, Vocabulary, asked_form
 from speculation.vlm.folder import ModelFolderError, find_model
 from speculation.vlm.load import folder_fingerprint
+from vlm_nav_evaluation.closed_loop.camera_views import Crop
 from vlm_nav_evaluation.closed_loop.episodes import (
     MODELS,
     ORACLE,
@@ -28,11 +30,15 @@ from vlm_nav_evaluation.closed_loop.episodes import (
 from vlm_nav_evaluation.closed_loop.scores import (
     LAYOUTS,
     LEVELS,
+    PLACED_COLUMNS,
+    camera_name,
+    camera_tables,
     figures,
     main_table,
     outcome_table,
     place_name,
     place_of,
+    placed,
 )
 from vlm_nav_evaluation.experiment.sockets import edge_config
 from vlm_nav_evaluation.journal import Journal
@@ -42,10 +48,13 @@ from vlm_nav_evaluation.options import (
     add_prompt_options,
     add_resumable_out,
     add_views,
+    numbers,
     seeds,
     several,
 )
 from vlm_nav_evaluation.results import commit, machine, write_json
+from vlm_nav_evaluation.tables import figures_table
+from vlm_nav_simulation.geometry import GO2_MOUNT, CameraMount
 
 RANDOM = "random"
 
@@ -75,9 +84,23 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--target", default="silver bottle", help="object to find; random: each room's own")
     shown = "models that answer, target, draft or both (default: target)"
     line.add_argument("--models", type=several(MODELS), default=[TARGET], help=shown)
+    add_cameras(line)
     add_walks(line, "0-19", "closed_loop")
     add_processes(line, 1)
     line.set_defaults(run=run)
+
+
+def add_cameras(line: argparse.ArgumentParser) -> None:
+    """Register which cameras see the rooms, each height with each pitch and each field of view."""
+    for flag, least, most, default, about in (
+        ("--camera-height-m", 0.1, 1.5, GO2_MOUNT.height_m, "above the floor, m"),
+        ("--camera-pitch-deg", -45.0, 45.0, GO2_MOUNT.pitch_deg, "looking down, degrees"),
+        ("--camera-fov-deg", 20.0, 140.0, GO2_MOUNT.fov_deg, "fields of view, degrees"),
+    ):
+        shown = f"cameras: {about}, {least:g} to {most:g} (default: {default:g})"
+        line.add_argument(flag, type=numbers(least, most), default=[default], metavar="X[,X]", help=shown)
+    shown = "what models see: none: its whole frames; view: as go2_camera makes them; go2: and through the Go2's lens"
+    line.add_argument("--crop", type=several([crop.value for crop in Crop]), default=[Crop.NONE.value], help=shown)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -98,29 +121,41 @@ def run(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace, episodes: Sequence[Episode]) -> None:
     """Print the tables and write them and their figures beside the journal."""
-    rows, chosen = figures(episodes), settings(options)
+    chosen = settings(options)
+    cameras = dict.fromkeys((episode.mount, episode.crop) for episode in episodes)
+    by_camera = {camera: figures(each for each in episodes if (each.mount, each.crop) == camera) for camera in cameras}
+    rows = [{**row, **mount._asdict(), "crop": crop} for (mount, crop), some in by_camera.items() for row in some]
     about: dict[str, Any] = {
         "commit": commit(),
         "machine": machine(),
         "pair": {name: chosen[f"{name}_model"] for name in MODELS},
     }
-    parts = []
-    for where in dict.fromkeys(map(place_of, rows)):
-        some = [row for row in rows if place_of(row) == where]
-        parts.append(f"{place_name(where)} rooms, object: {options.target}\n{main_table(some)}")
+    parts = camera_tables(rows) if len(cameras) > 1 else []
+    for (camera, of_camera), where in product(by_camera.items(), dict.fromkeys(map(place_of, rows))):
+        some = [row for row in of_camera if place_of(row) == where]
+        name = ", ".join([f"{place_name(where)} rooms", *([camera_name(*camera)] if len(cameras) > 1 else [])])
+        parts.append(f"{name}, object: {options.target}\n{main_table(some)}")
         parts.append(outcome_table(some))
+    places = {policy: placed(each for each in episodes if each.policy == policy) for policy in options.models}
+    for policy, bands in places.items():
+        if bands:
+            parts.append(f"places that answers name, {policy}\n{figures_table('true distance', bands, PLACED_COLUMNS)}")
     if left_out := sum(row["episodes"] - row["spl_episodes"] for row in rows if row["policy"] == ORACLE):
         parts.append(f"SPL leaves out {left_out} rooms that the oracle does not solve")
     text = "\n\n".join([*parts, about["machine"]])
     print(text)
     (options.out / "closed_loop.txt").write_text(text + "\n", encoding="utf-8")
-    write_json(options.out / "closed_loop.json", {"settings": chosen, **about, "figures": rows})
+    write_json(options.out / "closed_loop.json", {"settings": chosen, **about, "figures": rows, "places": places})
 
 
 def episode_keys(options: argparse.Namespace) -> list[EpisodeKey]:
     """Return all episodes in running order."""
     return [
-        EpisodeKey(level, seed, policy, layout)
+        EpisodeKey(level, seed, policy, layout, mount=mount, crop=crop)
+        for crop in options.crop
+        for mount in starmap(
+            CameraMount, product(options.camera_height_m, options.camera_pitch_deg, options.camera_fov_deg)
+        )
         for layout in (LAYOUTS if options.layout == "all" else (options.layout,))
         for level in (LEVELS if options.difficulty == "all" else (options.difficulty,))
         for seed in options.seeds

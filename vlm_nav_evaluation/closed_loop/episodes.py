@@ -6,22 +6,27 @@ measured by `acting`.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from edge_drafter.settings import EdgeConfig
+from spec_vlm_nav.motion import PlanarPose
+from spec_vlm_nav.sighting import Sighting, sighting, spread
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.language.prompts import Blocked, NavigationAction, Past, ResponseOrder, parse_answer
 from speculation.progress import progress
 from speculation.vlm.load import load_vlm
 from speculation.wire import jpeg_of
+from vlm_nav_evaluation.closed_loop.camera_views import Crop, shown
 from vlm_nav_evaluation.experiment.reference_answers import ModelAlone
 from vlm_nav_evaluation.experiment.run import Question
 from vlm_nav_evaluation.journal import Journal
@@ -30,6 +35,8 @@ from vlm_nav_evaluation.search_prompts import SearchPrompts
 from vlm_nav_simulation.camera import Image
 from vlm_nav_simulation.dataset import encode_jpeg
 from vlm_nav_simulation.episode import oracle_policy, run_episode
+from vlm_nav_simulation.geometry import GO2_MOUNT, CameraMount, Pose, nose_of
+from vlm_nav_simulation.ground_truth import bearing_and_distance
 from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.objects import CLASSES, COLOURS
 from vlm_nav_simulation.queries import Query
@@ -90,6 +97,38 @@ class EpisodeKey:
     policy: str
     layout: str = Layout.ROOM.value
     asked: str = Asked.TARGET.value
+    mount: CameraMount = GO2_MOUNT
+    crop: str = Crop.NONE.value
+    """A `Crop`: what models see of the camera's frames."""
+
+
+class Placed(NamedTuple):
+    """Where an answer placed what was searched for (`spec_vlm_nav.sighting`): how far off, in the camera's directions.
+
+    Metres; the true distance is that of the object's surface from the camera.
+    """
+
+    true_metres: float
+    along: float
+    """How much too far away."""
+    across: float
+    """How much too far to the left."""
+
+    @property
+    def deviations(self) -> float:
+        """How many standard deviations it is off, by the covariance that is published."""
+        named = self.along + math.sqrt(max(0.0, self.true_metres**2 - self.across**2))
+        along, across = spread(named)
+        return math.hypot(self.along / along, self.across / across)
+
+    @classmethod
+    def of(cls, named: Sighting, bearing: float, metres: float, pose: Pose) -> Placed:
+        """Return how far a sighting is off what stands at this bearing and distance from the nose of a pose."""
+        (x, y), truth = nose_of(pose), pose.yaw + bearing
+        off = np.array([named.x - x - metres * math.cos(truth), named.y - y - metres * math.sin(truth)])
+        cos, sin = math.cos(named.yaw), math.sin(named.yaw)
+        along, across = off @ np.array([[cos, -sin], [sin, cos]])
+        return cls(round(metres, 4), round(float(along), 4), round(float(across), 4))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,11 +143,12 @@ class Episode(EpisodeKey):
     path_m: float
     collisions: int
     gap_m: float
+    sightings: tuple[Placed, ...] = ()
 
     @property
     def key(self) -> EpisodeKey:
         """Return which episode this is."""
-        return EpisodeKey(self.difficulty, self.seed, self.policy, self.layout, self.asked)
+        return EpisodeKey(**{each.name: getattr(self, each.name) for each in fields(EpisodeKey)})
 
 
 def model_alone(policy: str, setting: Setting) -> ModelAlone:
@@ -123,20 +163,27 @@ def run_one(key: EpisodeKey, setting: Setting, model: ModelAlone | None) -> Epis
     scene = scene_of(key.seed, key.difficulty, setting.object_name, key.layout)
     query = Asked(key.asked).query(scene)
     wanted = query.objects(scene)
+    crop = Crop(key.crop)
+    look = shown(key.mount, crop)
+    placed: list[Placed] = []
     if model is None:
         policy = oracle_policy(scene, wanted)
     else:
-        named = (query.text, query.colour, query.object_class)
-        prompts = SearchPrompts(*named, setting.order, setting.guide, setting.form)
+        names = (query.text, query.colour, query.object_class)
+        prompts = SearchPrompts(*names, setting.order, setting.guide, setting.form)
         done = list[Past]()
         seen = deque[bytes](maxlen=setting.edge.frames)
 
         def policy(frame: Image, world: World) -> NavigationAction | None:
-            seen.append(encode_jpeg(frame))
+            seen.append(encode_jpeg(look(frame)))
             if done and world.blocked and isinstance(done[-1], NavigationAction):
                 done[-1] = Blocked(done[-1])
             text = model.text(Question(prompts.ask(world.pose, done), jpeg_of(seen)))
             prompts.read(text)
+            named = sighting(text, query.colour, query.object_class, PlanarPose(*world.pose), crop.fov_deg(key.mount))
+            if named is not None and len(wanted) == 1:
+                truth = bearing_and_distance(world.pose, scene.objects[wanted[0]])
+                placed.append(Placed.of(named, *truth, world.pose))
             # None: the real robot would stand, look again, see the same and give up, since the answer is greedy.
             action = parse_answer(text).action
             if action is not None:
@@ -144,7 +191,7 @@ def run_one(key: EpisodeKey, setting: Setting, model: ModelAlone | None) -> Epis
             return action
 
     most = setting.max_actions if wanted else max(setting.max_actions, ABSENT_ACTIONS)
-    result = run_episode(scene, policy, most, wanted=wanted)
+    result = run_episode(scene, policy, most, crop.source_size, wanted, key.mount)
     return Episode(
         **vars(key),
         target=query.text.removeprefix("find the ").removeprefix("find "),
@@ -155,6 +202,7 @@ def run_one(key: EpisodeKey, setting: Setting, model: ModelAlone | None) -> Epis
         path_m=round(result.path_length, 4),
         collisions=result.collisions,
         gap_m=round(result.final_gap, 4) if wanted else 0.0,
+        sightings=tuple(placed),
     )
 
 
@@ -167,11 +215,11 @@ def walk(keys: Sequence[EpisodeKey], setting: Setting, journal: Journal, process
     """Return the episodes of all keys: those of the journal, and the others, which are run and put into it."""
     done = finished(journal)
     missing = [(key, setting) for key in keys if key not in done]
-    with progress(total=len(keys), initial=len(keys) - len(missing), unit="episode") as shown:
+    with progress(total=len(keys), initial=len(keys) - len(missing), unit="episode") as bar:
         for episode in run_parallel(_run, missing, processes):
             journal.add(asdict(episode))
             done[episode.key] = episode
-            shown.update()
+            bar.update()
     _model.cache_clear()
     return [done[key] for key in keys]
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from statistics import mean
+from statistics import mean, median
 from typing import Any, TypeAlias
 
-from vlm_nav_evaluation.closed_loop.episodes import ORACLE, POLICIES, Asked, Episode
+from vlm_nav_evaluation.closed_loop.episodes import ORACLE, POLICIES, Asked, Episode, Placed
 from vlm_nav_evaluation.tables import Column, figures_table, table
+from vlm_nav_simulation.geometry import CameraMount
 from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.scene import Difficulty
 
@@ -23,6 +24,18 @@ Place: TypeAlias = tuple[str, str, str]
 Group: TypeAlias = tuple[Place, str]
 Row: TypeAlias = dict[str, Any]
 """What `figures` counts of a group."""
+SIGHTING_BANDS = (1.0, 2.0, 3.0)
+"""Upper ends of the distances, metres, by which places that answers name are listed."""
+WITHIN = {"in_68": 1.515, "in_95": 2.448}
+"""Standard deviations within which these shares of a normal distribution on the plane are."""
+PLACED_COLUMNS = (
+    Column("places", "places", ".0f"),
+    Column("along m", "along_m"),
+    Column("across m", "across_m"),
+    Column("median off m", "off_m"),
+    Column("in its 68 %", "in_68", ".0%"),
+    Column("in its 95 %", "in_95", ".0%"),
+)
 COLUMNS = (
     Column("found", "of"),
     Column("95 %", "interval"),
@@ -124,6 +137,54 @@ def place_name(where: Place) -> str:
     if asked != Asked.TARGET.value:
         parts.append("asked for what is absent" if asked == Asked.ABSENT.value else f"asked by {asked} alone")
     return ", ".join(parts)
+
+
+def placed(episodes: Iterable[Episode]) -> dict[str, Row]:
+    """Return how far off answers place what is searched for, by its true distance; empty where none places it.
+
+    along_m, across_m: root mean squares, along the line of sight and across it. in_68, in_95: shares within the parts
+    of the published covariance that are to hold so many percent.
+    """
+    bands: dict[str, list[Placed]] = defaultdict(list)
+    for seen in (each for episode in episodes for each in episode.sightings):
+        nearer = next((f"under {limit:g} m" for limit in SIGHTING_BANDS if seen.true_metres < limit), "farther")
+        for name in ("all", nearer):
+            bands[name].append(seen)
+    return {name: _placed(bands[name]) for name in sorted(bands)}
+
+
+def _placed(seen: Sequence[Placed]) -> Row:
+    return {
+        "places": len(seen),
+        "along_m": math.sqrt(mean(each.along**2 for each in seen)),
+        "across_m": math.sqrt(mean(each.across**2 for each in seen)),
+        "off_m": median(math.hypot(each.along, each.across) for each in seen),
+        **{name: mean(each.deviations <= most for each in seen) for name, most in WITHIN.items()},
+    }
+
+
+def camera_name(mount: CameraMount, crop: str) -> str:
+    """Return e.g. 'camera at 0.6 m, 10 degrees down, 90 wide, crop none'."""
+    return f"camera at {mount.height_m:g} m, {mount.pitch_deg:g} degrees down, {mount.fov_deg:g} wide, crop {crop}"
+
+
+def camera_tables(rows: Sequence[Row]) -> list[str]:
+    """Return what was found by height (down) and pitch (across), a table per place, policy, field of view and crop.
+
+    rows: of `figures`, with the camera's mount and crop.
+    """
+    tables: dict[str, dict[tuple[float, float], str]] = defaultdict(dict)
+    for row in rows:
+        name = f"{place_name(place_of(row))}, {row['policy']}"
+        title = f"{name}, {row['fov_deg']:g} degrees wide, crop {row['crop']}: found"
+        tables[title][row["height_m"], row["pitch_deg"]] = f"{row['found']}/{row['episodes']}"
+    texts = []
+    for title, cells in tables.items():
+        heights, pitches = (sorted({key[axis] for key in cells}) for axis in (0, 1))
+        header = ("height m, degrees down", *(f"{pitch:g}" for pitch in pitches))
+        lines = [(f"{height:g}", *(cells[height, pitch] for pitch in pitches)) for height in heights]
+        texts.append(f"{title}\n{table(header, lines)}")
+    return texts
 
 
 def main_table(rows: Sequence[Row]) -> str:

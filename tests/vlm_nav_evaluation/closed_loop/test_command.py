@@ -31,6 +31,15 @@ def command(model: Path, out: Path, *flags: str) -> list[str]:
     return ["closed-loop", *folders, "--max-actions", "2", *flags]
 
 
+def test_every_camera_walks_every_room() -> None:
+    cameras = ("--camera-height-m", "0.25,0.6", "--camera-pitch-deg=-10,10", "--crop", "none,view")
+    keys = closed_loop.episode_keys(options("--seeds", "3", "--models", "target", *cameras))
+    assert len(keys) == len(set(keys)) == 2 * 4 * 2
+    assert {(key.mount.height_m, key.mount.pitch_deg, key.mount.fov_deg, key.crop) for key in keys} == {
+        (height, pitch, 90.0, crop) for height in (0.25, 0.6) for pitch in (-10.0, 10.0) for crop in ("none", "view")
+    }
+
+
 def test_a_target_named_by_its_hub_name_decides_the_guide(hub: Path, tiny_draft: Path) -> None:
     chosen = options("--target-model", "me/tiny", "--draft-model", str(tiny_draft))
     assert closed_loop.settings(chosen)["guide"] is False
@@ -65,6 +74,9 @@ def test_wrong_options_are_one_sentence(
         (("--processes", "0"), "invalid choice: 0"),
         (("--models", "target,fast"), "'target,fast': give one or more of target,draft"),
         (("--models", ","), "',': give one or more of"),
+        (("--camera-height-m", "0,0.4"), "'0,0.4': give numbers from 0.1 to 1.5, with commas between"),
+        (("--camera-pitch-deg=nan",), "'nan': give numbers from -45 to 45"),
+        (("--crop", "wide"), "'wide': give one or more of none,view,go2"),
     ],
 )
 def test_lists_that_make_no_sense_name_their_option(
