@@ -41,7 +41,7 @@ NODES = (ROOT / NAV / "nodes", ROOT / "vlm_nav_evaluation" / "nodes")
 ROS = {
     "rclpy", "action_msgs", "builtin_interfaces", "diagnostic_msgs", "geometry_msgs", "lifecycle_msgs", "nav_msgs",
     "nav2_msgs", "rcl_interfaces", "sensor_msgs", "std_msgs", "std_srvs", "spec_vlm_nav_interfaces", "tf2_msgs",
-    "unitree_api", "unitree_go",
+    "unique_identifier_msgs", "unitree_api", "unitree_go",
 }  # fmt: skip
 HOMES: dict[str, tuple[str, ...]] = {
     "zmq": (

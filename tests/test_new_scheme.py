@@ -53,7 +53,7 @@ def test_a_new_scheme_decodes_end_to_end(mode: Mode, pairs: list[Pair], monkeypa
     lost = 0.0 if mode in ALONE else 0.1
     weather = Weather(one_way_s=0.05, jitter_s=0.1, duplicates=0.2, losses=lost, cut_after=6, seed=2)
     robot = Robot(target, DraftingConfig.of(mode, gamma=3), [request], weather)
-    run(target, [robot], exits=noisy_exits(target, 0.9), self_draft=target)
+    run(target, [robot], exits=noisy_exits(target, 0.9), self_draft=target if mode is Mode.SERVER_SD else None)
     assert robot.answers == [alone(target, request)] != [alone(target, replace(request, sampling=GREEDY))]
-    if mode not in ALONE:
+    if mode not in (*ALONE, Mode.FULL):  # whose verifier decodes by itself in such weather
         assert robot.stats.accepted > 0

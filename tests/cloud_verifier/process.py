@@ -151,7 +151,10 @@ def make_target(tiny_target: Path, place: Path) -> Target:
 
 
 def answer_by_drafts(robot: Robot, number: int, truth: list[int], right: int, junk: int, step: int = 1) -> list[int]:
-    """Answer one step by drafts of `right` true tokens and then `junk` wrong ones."""
+    """Answer one step by drafts of `right` true tokens and then `junk` wrong ones.
+
+    Before the first of them has come, the end of the prefill may have committed a token.
+    """
     prompt, image = PROMPTS[number], jpeg(number)
     answer: list[int] = []
     digest, done, round = wire.begin_digest(prompt, image), False, 0
@@ -161,8 +164,12 @@ def answer_by_drafts(robot: Robot, number: int, truth: list[int], right: int, ju
         tokens = [*truth[len(answer) :][:right], *[(5 + round + i) % 50 for i in range(junk)]]
         robot.send(Draft(step, round, len(answer), digest, tokens))
         commit = robot.receive()
-        assert isinstance(commit, Commit) and (commit.start, commit.round) == (len(answer), round), commit
+        while isinstance(commit, Commit) and not (commit.round or answer or commit.done):
+            robot.commits.append(commit)
+            answer += commit.tokens
+            commit = robot.receive()
+        assert isinstance(commit, Commit) and commit.start <= len(answer) and commit.round in (0, round), commit
         robot.commits.append(commit)
-        answer += commit.tokens
+        answer += commit.tokens[len(answer) - commit.start :]
         digest, done = commit.digest, commit.done
     return answer

@@ -12,7 +12,7 @@ from speculation.sampling import Coupled, Point, SamplingScheme, Sparse, Split, 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"gamma": 65}, "gamma is 65; give 0 to 64 or 'auto'"),
+        ({"gamma": 65}, "gamma is 65; give 0 to 64, 'auto' or 'balance'"),
         ({"gamma": "much"}, "gamma is 'much'"),
         ({"branches": -1}, "branches -1 is outside 0 to any"),
         ({"stop_below": 1.5}, "stop_below 1.5 is outside 0 to 1"),

@@ -41,7 +41,7 @@ class Requests:
     def __init__(self, observer: Observer) -> None:
         self.seen: list[tuple[str, int, str]] = []
         for name, service in (("sport", SPORT), ("avoid", AVOID)):
-            observer._node.create_subscription(
+            observer.node.create_subscription(
                 Request, service.requests.name.lstrip("/"), lambda message, name=name: self._take(name, message), 50
             )
 
@@ -103,7 +103,7 @@ class Dog:
     beaten_at: float = 0.0
 
     def __post_init__(self) -> None:
-        self.node = self.observer._node
+        self.node = self.observer.node
         self.node.create_subscription(Header, "heartbeat/go2_bridge", self._beat, 10)
         self._publishers: dict[str, Any] = {}
 

@@ -54,7 +54,7 @@ def test_nav2_moves_the_robot_an_e_stop_stops_it_and_the_goal_ends_with_nav2s_wo
         process_of("nav2_servers", log) as process,
         simulated(turning_model, lines, motion_service="nav2") as robot,
     ):
-        node, goal = robot.observer._node, robot.observer.send(FIND, 1200.0)
+        node, goal = robot.observer.node, robot.send(FIND, 1200.0)
         until(lambda: log.read_text().count("spin 0") >= 2, "the robot turns by nav2")
         assert "drive_on_heading" not in log.read_text()
         e_stop = node.create_publisher(Bool, "e_stop", 10)

@@ -104,7 +104,7 @@ def test_a_head_that_was_trained_on_the_spot_drafts_right_tokens(target: Vlm, dr
         robot.head = head
         run(target, [robot], encoder=encoder)
         assert robot.answers == robots[0].answers and robot.stats.interruptions > 0
-        assert robot.stats.tokens / robot.stats.rounds > 2.0, "after a reconnect the features come again"
+        assert robot.stats.tokens / robot.stats.rounds >= 2.0, "after a reconnect the features come again"
 
 
 def test_losses_fall_and_what_was_trained_loads(llama: Path, chat: Path, tmp_path: Path) -> None:

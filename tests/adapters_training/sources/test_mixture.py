@@ -148,7 +148,7 @@ def test_wrong_paths_are_sentences(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no training data in .*folder: run"):
         open_mixture([str(tmp_path / "folder")], "data")
     (tmp_path / "folder" / "run_0.mcap").write_bytes(b"x")
-    with pytest.raises(ValueError, match="run_0.mcap cannot be read: it does not begin as an mcap file does"):
+    with pytest.raises(ValueError, match="run_0.mcap cannot be read: File magic is invalid"):
         open_mixture([str(tmp_path / "folder")], "data")
     with pytest.raises(ValueError, match="--data is missing"):
         open_mixture([], "data")

@@ -25,7 +25,8 @@ BEARING_DEG = 6.0
 RANGE_M, RANGE_SHARE = 0.15, 0.13
 """Standard deviations of a named bearing, and of a named distance: metres, or a share of it where that is more.
 
-By the places that the shipped target named in simulated rooms (docs/evaluation.md): in other rooms 93 % are within the 95 % ellipse.
+By the places that the shipped target named in simulated rooms (docs/evaluation.md): in other rooms 93 % are within the
+95 % ellipse.
 """
 
 
