@@ -171,8 +171,8 @@ class Optics:
         shown &= (x >= -0.5) & (x <= self._shrunk[0] - 0.5) & (y >= -0.5) & (y <= self._shrunk[1] - 0.5)
         self.shown, self.covered = shown, float(shown.mean())
         if not self.covered:
-            down = f"{math.degrees(pitch):.3g} degrees"
-            raise ValueError(f"the camera sees nothing of the level view ahead of it: its pitch is {down}")
+            angle = f"{math.degrees(pitch):.3g} degrees"
+            raise ValueError(f"the camera sees nothing of the level view ahead of it: its pitch is {angle}")
         x, y = np.clip(x, 0, self._shrunk[0] - 1), np.clip(y, 0, self._shrunk[1] - 1)
         self._maps = extended(x, shown).astype(np.float32), extended(y, shown).astype(np.float32)
 
