@@ -153,7 +153,8 @@ def make_target(tiny_target: Path, place: Path) -> Target:
 def answer_by_drafts(robot: Robot, number: int, truth: list[int], right: int, junk: int, step: int = 1) -> list[int]:
     """Answer one step by drafts of `right` true tokens and then `junk` wrong ones.
 
-    Before the first of them has come, the end of the prefill may have committed a token.
+    The end of the prefill may commit the first token before a draft is there: whatever lengthens the answer gets the
+    next draft, and what is known already is a repeated commit.
     """
     prompt, image = PROMPTS[number], jpeg(number)
     answer: list[int] = []
@@ -163,13 +164,14 @@ def answer_by_drafts(robot: Robot, number: int, truth: list[int], right: int, ju
         round += 1
         tokens = [*truth[len(answer) :][:right], *[(5 + round + i) % 50 for i in range(junk)]]
         robot.send(Draft(step, round, len(answer), digest, tokens))
-        commit = robot.receive()
-        while isinstance(commit, Commit) and not (commit.round or answer or commit.done):
-            robot.commits.append(commit)
-            answer += commit.tokens
+        before = len(answer)
+        while len(answer) == before and not done:
             commit = robot.receive()
-        assert isinstance(commit, Commit) and commit.start <= len(answer) and commit.round in (0, round), commit
-        robot.commits.append(commit)
-        answer += commit.tokens[len(answer) - commit.start :]
-        digest, done = commit.digest, commit.done
+            if isinstance(commit, Commit) and commit.step < step:
+                continue
+            assert isinstance(commit, Commit) and commit.start <= len(answer) and commit.round <= round, commit
+            robot.commits.append(commit)
+            answer += commit.tokens[len(answer) - commit.start :]
+            if commit.start + len(commit.tokens) == len(answer):
+                digest, done = commit.digest, commit.done
     return answer
