@@ -104,7 +104,7 @@ class Row:
 
     @property
     def judged(self) -> bool:
-        """Whether root and draft are fed, so that there will be a verdict."""
+        """Whether root and draft are fed in this forward, which then has a verdict on them."""
         return not self.chunk or self.ends_prefill
 
     @property

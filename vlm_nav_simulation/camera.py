@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from vlm_nav_simulation.gl import NO_BACKEND, mujoco
-from vlm_nav_simulation.ray_camera import Image, Labels, RayCamera, View
+from vlm_nav_simulation.ray_camera import Image, Labels, RayCamera
 
-__all__ = ["Camera", "CameraKind", "Image", "Labels", "RayCamera", "View", "open_camera"]
+__all__ = ["Camera", "CameraKind", "Image", "Labels", "RayCamera", "open_camera"]
 
 VARIABLE = "SPEC_VLM_NAV_CAMERA"
 _CONTEXT_SIZE = 64
@@ -95,15 +95,11 @@ class Camera:
             self._option.geomgroup[group] = shown
         self._view.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
 
-    def aim(self, data: Any, camera: str | View) -> None:
-        """Look through a named camera of the model, or from outside as a `View`."""
+    def aim(self, data: Any, camera: str) -> None:
+        """Look through a named camera of the model."""
         self._check_thread()
-        if isinstance(camera, str):
-            self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
-            self._camera.fixedcamid = mujoco.mj_name2id(self._model, mujoco.mjtObj.mjOBJ_CAMERA, camera)
-        else:
-            self._camera.type = mujoco.mjtCamera.mjCAMERA_FREE
-            self._camera.lookat, self._camera.distance, self._camera.azimuth, self._camera.elevation = camera
+        self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
+        self._camera.fixedcamid = mujoco.mj_name2id(self._model, mujoco.mjtObj.mjOBJ_CAMERA, camera)
         everything = mujoco.mjtCatBit.mjCAT_ALL.value
         mujoco.mjv_updateScene(self._model, data, self._option, None, self._camera, everything, self._view)
 

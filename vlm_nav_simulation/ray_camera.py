@@ -18,8 +18,6 @@ from vlm_nav_simulation.gl import mujoco
 Array = npt.NDArray[np.float64]
 Image: TypeAlias = npt.NDArray[np.uint8]
 Labels: TypeAlias = npt.NDArray[np.int32]
-View: TypeAlias = tuple[tuple[float, float, float], float, float, float]
-"""Point looked at, distance to it (metres), azimuth and elevation of the line of sight (degrees)."""
 _FAR = 60.0
 _DEFAULT_GROUPS = (1, 1, 1, 0, 0, 0)
 _LIFT = 0.02
@@ -76,24 +74,16 @@ class RayCamera:
         self._eye, self._axes, self._fovy = np.zeros(3), np.eye(3), 45.0
         self._data = mujoco.MjData(model)
 
-    def aim(self, data: Any, camera: str | View) -> None:
-        """Look through a named camera of the model, or from outside as a `View`, at everything as it is now.
+    def aim(self, data: Any, camera: str) -> None:
+        """Look through a named camera of the model at everything as it is now.
 
         It is copied: while the rays are cast another thread may move the robot, which sets every place anew, step by
         step.
         """
         mujoco.mj_copyData(self._data, self._model, data)
-        if isinstance(camera, str):
-            index = mujoco.mj_name2id(self._model, mujoco.mjtObj.mjOBJ_CAMERA, camera)
-            self._eye, self._axes = data.cam_xpos[index].copy(), data.cam_xmat[index].reshape(3, 3).copy()
-            self._fovy = float(self._model.cam_fovy[index])
-        else:
-            spot, distance, azimuth, elevation = camera
-            turn, rise = math.radians(azimuth), math.radians(elevation)
-            forward = np.array([math.cos(rise) * math.cos(turn), math.cos(rise) * math.sin(turn), math.sin(rise)])
-            right = np.array([math.sin(turn), -math.cos(turn), 0.0])
-            self._axes = np.stack([right, np.cross(right, forward), -forward], axis=1)
-            self._eye, self._fovy = np.array(spot) - distance * forward, float(self._model.vis.global_.fovy)
+        index = mujoco.mj_name2id(self._model, mujoco.mjtObj.mjOBJ_CAMERA, camera)
+        self._eye, self._axes = data.cam_xpos[index].copy(), data.cam_xmat[index].reshape(3, 3).copy()
+        self._fovy = float(self._model.cam_fovy[index])
 
     def bodies(self, width: int, height: int) -> Labels:
         """Return the body id of every pixel of the aimed view [height, width], -1 for none."""

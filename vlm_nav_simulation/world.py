@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vlm_nav_simulation.camera import CameraKind, Image, Labels, View, open_camera
+from vlm_nav_simulation.camera import CameraKind, Image, Labels, open_camera
 from vlm_nav_simulation.geometry import GO2_MOUNT, NOSE, CameraMount, Pose, advance, wrap
 from vlm_nav_simulation.gl import mujoco
 from vlm_nav_simulation.mujoco_scene import (
@@ -28,7 +28,6 @@ _STRIDE_HZ = 2.2
 _BOB, _ROLL = 0.006, 0.012
 _COLLISION_GROUP = 3
 _OUTSIDE_LIMIT = (1280, 960)
-_CHASE = 1.9
 
 
 class World:
@@ -117,13 +116,9 @@ class World:
         labels: Labels = self._objects[self._camera.bodies(self.size, self.size)]
         return labels
 
-    def render_third_person(self, width: int = 640, height: int = 480) -> Image:
-        """Return a view from above and behind the robot, RGB [height, width, 3]."""
-        return self._outside_view().render(self, None, width, height)
-
     def render_top(self, width: int = 480, height: int = 480) -> Image:
         """Return the room from above without its ceiling, RGB [height, width, 3]."""
-        return self._outside_view().render(self, TOP_CAMERA, width, height)
+        return self._outside_view().render(self, width, height)
 
     def close(self) -> None:
         """Free the GL objects."""
@@ -187,28 +182,11 @@ class _OutsideView:
         ]
         self.camera = open_camera(self._model, {CEILING_GROUP: False, _COLLISION_GROUP: False}, 2000, kind)
 
-    def render(self, world: World, name: str | None, width: int, height: int) -> Image:
+    def render(self, world: World, width: int, height: int) -> Image:
         self._data.mocap_pos[0], self._data.mocap_quat[0] = world.base
         if self._joints:
             self._data.qpos[self._joints] = world.joints
         mujoco.mj_kinematics(self._model, self._data)
         mujoco.mj_camlight(self._model, self._data)
-        self.camera.aim(self._data, name or _behind(world))
+        self.camera.aim(self._data, TOP_CAMERA)
         return self.camera.colour(width, height, shadows=True)
-
-
-def _behind(world: World) -> View:
-    """A view over the robot's back that stays inside its area: near a wall it looks down more steeply."""
-    x, y, yaw = world.pose
-    area = world.scene.area_at(x, y)
-    spot = (x + 0.5 * math.cos(yaw), y + 0.5 * math.sin(yaw), 0.25)
-    azimuth = yaw + math.radians(14)
-    reach = _CHASE
-    for centre, half, step in (
-        (spot[0] - area.x, area.half_x, math.cos(azimuth)),
-        (spot[1] - area.y, area.half_y, math.sin(azimuth)),
-    ):
-        room = half - 0.15 + math.copysign(1.0, step) * centre
-        reach = min(reach, max(room, 0.0) / max(abs(step), 1e-6))
-    rise = math.sqrt(max(_CHASE**2 - reach**2, (0.55 * _CHASE) ** 2))
-    return spot, math.hypot(reach, rise), math.degrees(azimuth), -math.degrees(math.atan2(rise, reach))

@@ -33,7 +33,7 @@ from speculation.vlm.load import load_vlm
 
 
 class PredictorConfig(DraftsConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is decoded, and for which times the threshold is chosen."""
+    """Says what is decoded, and for which times the threshold is chosen."""
 
     profile: Annotated[str, Meta(description="times for the threshold")] = "go2_a100"
     threshold: Annotated[

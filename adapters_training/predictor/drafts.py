@@ -62,7 +62,7 @@ class Drafts:
 
 
 class DraftsConfig(ModelConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How frames are decoded."""
+    """Says how frames are decoded."""
 
     draft: Annotated[Path, Meta(description="model folder")] = Path("models/draft")
     target: Annotated[Path, Meta(description="model folder")] = Path("models/target")

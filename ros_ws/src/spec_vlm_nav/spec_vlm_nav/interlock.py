@@ -16,7 +16,7 @@ class Interlock:
 
     def __init__(self) -> None:
         self.count = 0
-        """How often the robot was taken."""
+        """Causes that were latched since the start."""
         self._latched: list[str] = []
         self._pressed = False
         self._remote_at = -math.inf

@@ -71,7 +71,7 @@ class Outcome(Enum):
     NO_ODOMETRY = "no odometry"
     """Odometry cannot be moved on."""
     FAULT = "fault"
-    """What was to move the robot failed."""
+    """The service that moves the robot failed, for another reason than something in its way."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class Behaviour(Enum):
 
 @dataclass(frozen=True)
 class Nav2Goal:
-    """What one of the behaviours is asked for."""
+    """A goal asks one of the behaviours for one motion."""
 
     number: int
     behaviour: Behaviour
@@ -56,7 +56,7 @@ class Nav2Goal:
 
 
 class Result(NamedTuple):
-    """How a goal ended, as nav2 says it."""
+    """A result says how a goal ended, in nav2's words."""
 
     status: str
     """succeeded, canceled or aborted."""
@@ -69,7 +69,7 @@ class Result(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """What that means for the action."""
+    """An end is what a result means for the action."""
 
     outcome: Outcome
     message: str
