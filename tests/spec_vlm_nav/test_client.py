@@ -72,8 +72,15 @@ def test_a_restarted_server_that_knows_nothing_of_the_goal_ends_it() -> None:
 
 def test_a_server_that_is_not_active_is_asked_again_for_a_moment_and_for_as_long_as_it_starts() -> None:
     fresh = taken()
-    fresh.result(1, INACTIVE, STARTING_S + 0.1)
+    fresh.result(1, INACTIVE, SERVER_S - 1.0)
+    assert [order.do for _, order in run(fresh, SERVER_S - 1.0, 1.5)] == [Do.SEND], "a slow machine is no reason"
+    fresh.answered(2, True, SERVER_S)
+    fresh.result(2, INACTIVE, SERVER_S - 1.0 + STARTING_S + 0.1)
     assert fresh.end == INACTIVE, "nobody reports that it starts"
+    driven = taken()
+    driven.feedback(1, Progress(state="moving"), 1.0)
+    driven.result(1, INACTIVE, 2.0)
+    assert driven.end == INACTIVE, "a goal that was under way is not begun anew"
     starting = taken()
     starting.result(1, INACTIVE, 0.1)
     assert starting.end is None, "the first report may not be there yet"

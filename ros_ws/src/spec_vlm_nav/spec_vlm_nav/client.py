@@ -33,7 +33,7 @@ RETRY_S = 1.0
 """How soon a server that is not active yet is asked again, and a cancellation repeated."""
 STARTING_S = 3.0
 """How long a report that the nodes still start holds: lifecycle_manager makes one a second. A goal that is refused as
-NOT_ACTIVE within this time of its begin may have come before the first report."""
+NOT_ACTIVE is sent again for as long, as it may have come before the first report."""
 STOP_S = 10.0
 """How long a cancelled goal may take to end."""
 STOPPED = "told to stop: the robot stands"
@@ -147,6 +147,7 @@ class Pursuit:
         self._sent_at = self._asked_at = self._stopped_at = -math.inf
         self._retry_at = now
         self._alive_at = self._since = now
+        self._refused_at = math.inf
         self._suspect_until = -math.inf
         self._unknown_since: float | None = None
         self._starting, self._starting_at = "", -math.inf
@@ -226,10 +227,11 @@ class Pursuit:
         return orders + self._watch(now)
 
     def _again(self, now: float) -> bool:
-        """Have the goal sent again in a moment; False where no server took it and none is about to."""
-        if now - max(self._since, self._starting_at) > STARTING_S:
+        """Have the goal sent again in a moment; False where a server had it, or has refused it for a while."""
+        self._refused_at = min(self._refused_at, now)
+        if self.progress.state or now - max(self._refused_at, self._starting_at) > STARTING_S:
             return False
-        self._accepted, self._retry_at = None, now + RETRY_S
+        self._accepted, self._since, self._retry_at = None, now, now + RETRY_S
         return True
 
     def _send(self, now: float) -> list[Order]:
