@@ -31,7 +31,11 @@ def test_a_system_that_names_no_kernel_shares_with_nobody(tmp_path: Path, monkey
 
 @pytest.mark.parametrize(
     ("before", "after", "share"),
-    [("cpu  10 0 5 100 5 0 0 0", "cpu  13 0 6 104 7 0 0 0", 0.4), ("cpu  1 0 0 9", "cpu  1 0 0 9", 0.0), ("?", "?", 0.0)],
+    [
+        ("cpu  10 0 5 100 5 0 0 0", "cpu  13 0 6 104 7 0 0 0", 0.4),
+        ("cpu  1 0 0 9", "cpu  1 0 0 9", 0.0),
+        ("?", "?", 0.0),
+    ],
 )
 def test_what_processors_did_meanwhile_is_their_busy_share(
     before: str, after: str, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -22,9 +22,9 @@ from vlm_nav_evaluation.journal import Journal
 from vlm_nav_evaluation.options import add_edge_flags, add_gamma, add_pair, drafted_as
 from vlm_nav_evaluation.results import provenance, settings_of, write_result
 
-
 BUSY_SHARE, BUSY_S = 0.1, 0.5
-"""From which share of the processors, that other programs use, times over sockets are marked, and how long it is read."""
+"""From which share of the processors, that other programs use, times over sockets are marked,
+and for how long they are read."""
 
 
 def command_line(module: str, doc: str | None) -> argparse.ArgumentParser:
