@@ -9,7 +9,7 @@ time, when all but the last fifth's drafts are replayed with a profile's times.
 
 example, for the pair in models/ (frames that neither model was trained on):
   python -m adapters_training data --out out/fresh --scenes 100 --frames-per-scene 12 --held-out
-  python -m adapters_training predictor --data out/fresh --out models/draft
+  python -m adapters_training predictor --data out/fresh --out DRAFT
 
 time: about a third of a second of one CPU core a frame with the pair in models/ (4 minutes for 600 frames); the same
 frames and seed give the same weights.
