@@ -2,8 +2,8 @@
 
 Verifier, simulated Go2, bridge, executor and navigation are real processes; their topics go through a relay, the link
 through a proxy. Printed for every fault: time until the commanded speed is zero, at the executor's output and at the
-requests to the robot, and whether the goal goes on. A row that breaks the limit is measured again, as are goals that the
-room itself has ended; all of them are in link_loss.json. Exit status 1 where the last of `--tries` breaks the limit.
+requests to the robot, and whether the goal goes on. A row that breaks the limit is measured again, as is one whose goal
+the room itself has ended; all of them are in link_loss.json. Exit status 1 where the last of `--tries` breaks it.
 """
 
 from __future__ import annotations
