@@ -40,6 +40,7 @@ from vlm_nav_evaluation.experiment.sockets import edge_config
 from vlm_nav_evaluation.figures import spread
 from vlm_nav_evaluation.options import several
 from vlm_nav_evaluation.plots import MODE_COLOURS, add_outputs, keep, new_figure, plain
+from vlm_nav_evaluation.results import mark_busy
 from vlm_nav_evaluation.tables import MS, Column, figures_table
 from vlm_nav_evaluation.verifier_process import CONNECT_LIMIT_S, verifier, verifier_flags
 
@@ -284,6 +285,7 @@ def run(options: argparse.Namespace) -> int:
 
     Raises ValueError or RuntimeError, in one sentence, where it cannot.
     """
+    mark_busy(options)
     quick = options.quick
     options.steps = options.steps or (QUICK_STEPS if quick else STEPS)
     options.robots = options.robots or list(QUICK_ROBOTS if quick else ROBOTS)

@@ -7,18 +7,21 @@ import json
 import platform
 import re
 import subprocess
+import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from spec_vlm_nav.graph import PROJECT
-from speculation.machine_info import host
+from speculation.machine_info import busy_share, host
 from speculation.vlm.folder import folder_fingerprint
 
 RESULTS = PROJECT / "benchmarks" / "results"
 EARLIER_PAIRS = {"0_2_0": {"target": "9c511434000aa1a5", "draft": "72825617c1d33a23"}}
 """Fingerprints of pairs that were shipped before, by the end of their results' names."""
+BUSY_SHARE, BUSY_S = 0.1, 0.5
+"""The share of the processors from which figures are marked, and for how long it is read."""
 NOT_SETTINGS = ("save", "busy", "out", "trace", "journal", "restart", "action", "command", "run")
 """Options that do not change what is measured."""
 
@@ -42,16 +45,25 @@ def commit() -> str:
     return found.stdout.strip() + ("+" if changed else "") or "-"
 
 
+def mark_busy(options: argparse.Namespace) -> None:
+    """Find out, before times over sockets are measured to be saved, how much of the processors other programs use."""
+    if getattr(options, "save", False) and not hasattr(options, "busy"):
+        options.busy = round(busy_share(BUSY_S), 2)
+        if options.busy > BUSY_SHARE:
+            words = f"others use {options.busy:.0%} of the processors: the saved figures are marked with it"
+            print(words, file=sys.stderr)
+
+
 def provenance(options: argparse.Namespace, synthetic: bool = False) -> dict[str, Any]:
     """Return what a result has to name: commit, machine, and the fingerprints of the pair of models.
 
-    It has `busy`, a share, where other programs used that much of the processors when it began. synthetic: no model
-    answered. Raises ValueError or OSError for a model folder that cannot be read.
+    It has `busy`, a share, where `mark_busy` found that much. synthetic: no model answered. Raises ValueError or
+    OSError for a model folder that cannot be read.
     """
     folders = {name: getattr(options, f"{name}_model", None) for name in ("target", "draft")}
     pair = {name: folder_fingerprint(Path(folder)) for name, folder in folders.items() if folder and not synthetic}
     about = {"commit": commit(), "machine": machine(), "pair": pair}
-    return about | ({"busy": options.busy} if getattr(options, "busy", 0.0) else {})
+    return about | ({"busy": options.busy} if getattr(options, "busy", 0.0) > BUSY_SHARE else {})
 
 
 def settings_of(options: argparse.Namespace, *outputs: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 from pathlib import Path
@@ -48,6 +49,18 @@ def test_a_commit_has_a_plus_where_code_differs_and_none_for_figures(
     assert results.commit() == clean
     (tmp_path / "code.py").write_text("2")
     assert results.commit() == clean + "+"
+
+
+@pytest.mark.parametrize(("share", "marked"), [(0.05, {}), (0.4, {"busy": 0.4})])
+def test_what_is_measured_beside_other_programs_is_marked(
+    share: float, marked: dict[str, float], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "busy_share", lambda _: share)
+    options = argparse.Namespace(save=True)
+    results.mark_busy(options)
+    assert {name: value for name, value in results.provenance(options).items() if name == "busy"} == marked
+    assert ("others use 40%" in capsys.readouterr().err) == bool(marked)
+    assert results.settings_of(options) == {}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from speculation.links import load_link
-from speculation.machine_info import busy_share
 from speculation.predictor import OFF
 from speculation.profiles import load_profile
 from speculation.settings import path_flag
@@ -21,10 +20,6 @@ from vlm_nav_evaluation.experiment.run import Run
 from vlm_nav_evaluation.journal import Journal
 from vlm_nav_evaluation.options import add_edge_flags, add_gamma, add_pair, drafted_as
 from vlm_nav_evaluation.results import provenance, settings_of, write_result
-
-BUSY_SHARE, BUSY_S = 0.1, 0.5
-"""From which share of the processors, that other programs use, times over sockets are marked,
-and for how long they are read."""
 
 
 def command_line(module: str, doc: str | None) -> argparse.ArgumentParser:
@@ -81,10 +76,6 @@ def main_of(
             count = getattr(options, option, None)
             if count is not None and count < 1:
                 raise ValueError(f"--{option} {count}: give at least 1")
-        if getattr(options, "save", False) and (share := busy_share(BUSY_S)) > BUSY_SHARE:
-            options.busy = round(share, 2)
-            words = f"{name}: others use {share:.0%} of the processors; the saved figures are marked with it"
-            print(words, file=sys.stderr)
         with terminable():
             return run(options) or 0
     except (ValueError, RuntimeError, OSError) as error:
