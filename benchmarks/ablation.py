@@ -20,7 +20,7 @@ from benchmarks.recordings import VIRTUAL, add_cost, add_recording, of_recording
 from edge_drafter import Mode
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.run import Arm
-from vlm_nav_evaluation.plots import MODE_COLOURS, PAPER, add_outputs, keep, new_figure, plain
+from vlm_nav_evaluation.plots import MODE_COLOURS, PAPER, SMALL, add_outputs, keep, new_figure, plain
 from vlm_nav_evaluation.results import provenance, settings_of, write_result
 from vlm_nav_evaluation.tables import Column, markdown
 from vlm_nav_evaluation.virtual_time import Recording, Synthetic, Timings, VirtualTime, load_timings
@@ -142,7 +142,7 @@ def plot(sources: Mapping[str, Sequence[Mapping[str, Any]]], cost: str) -> Figur
 
     cost: what loads cost, in words.
     """
-    figure = new_figure(1.4 + 0.32 * max(len(rows) for rows in sources.values()))
+    figure = new_figure(1.8 + 0.4 * max(len(rows) for rows in sources.values()))
     panels = figure.subplots(1, len(sources), sharey=True, squeeze=False)[0]
     for axes, (title, rows) in zip(panels, sources.items(), strict=True):
         places = np.arange(len(rows))
@@ -153,15 +153,15 @@ def plot(sources: Mapping[str, Sequence[Mapping[str, Any]]], cost: str) -> Figur
         axes.hlines(places, low, high, color=PAPER, linewidth=1.2)
         for place, value in zip(places, middle, strict=True):
             label = f"{round(value):+d} %" if round(value) else "0 %"
-            axes.text(1.0, place, label, va="center", fontsize=10, transform=axes.get_yaxis_transform())
+            axes.text(1.0, place, label, va="center", fontsize=SMALL, transform=axes.get_yaxis_transform())
         axes.axvline(0.0, color=PAPER, linewidth=1.0)
-        axes.set_yticks(places, [row["name"] for row in rows], fontsize=10)
-        axes.set_title(title, fontsize=11)
+        axes.set_yticks(places, [row["name"] for row in rows])
+        axes.set_title(title)
         axes.set_xlabel("step time, % more than with it")
         plain(axes, "x")
     panels[0].invert_yaxis()
-    title = f"What {FULL} loses without one technique (Go2 times, virtual; line: 95 % interval)"
-    figure.suptitle(f"{title}\n{cost}", fontsize=12)
+    title = f"What {FULL} loses without one technique\n(Go2 times, virtual; line: 95 % interval)"
+    figure.suptitle(f"{title}\n{cost}", fontsize=14)
     return figure
 
 

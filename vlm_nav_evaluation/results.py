@@ -116,13 +116,14 @@ def page_problems(page: Path, results: Path = RESULTS) -> list[str]:
 
     `<!-- FILE: FIGURE; FIGURE -->` behind as many numbers (those in backticks do not count) says which figures of
     benchmarks/results/FILE.json they are. A figure is a path of keys with dots between them, and may go on with
-    ` / PATH` or ` * NUMBER`. It has to be equal to as many digits as are printed.
+    ` / PATH` or ` * NUMBER`; keys that all of them begin with may stand behind FILE. It has to be equal to as many
+    digits as are printed.
     """
     found = []
     text = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))
-    # a page split at its markers: text, file, figures, text, ...
-    parts = re.split(r"<!-- (\w+): ([^>]*) -->", text)
-    for before, file, figures in zip(parts[::3], parts[1::3], parts[2::3], strict=False):
+    # a page split at its markers: text, file, keys, figures, text, ...
+    parts = re.split(r"<!-- (\w+)((?:\.\w+)*): ([^>]*) -->", text)
+    for before, file, keys, figures in zip(parts[::4], parts[1::4], parts[2::4], parts[3::4], strict=False):
         path, asked = results / f"{file}.json", figures.split(";")
         if not path.exists():
             found.append(f"{page} names {path}, which is not there")
@@ -134,7 +135,7 @@ def page_problems(page: Path, results: Path = RESULTS) -> list[str]:
         for number, figure in zip(printed, asked, strict=False):
             decimals = len(number.partition(".")[2])
             try:
-                value = f"{_figure(data, figure.strip()):,.{decimals}f}"
+                value = f"{_figure(_at(data, keys[1:]), figure.strip()):,.{decimals}f}"
             except (KeyError, IndexError, ValueError, TypeError) as error:
                 found.append(f"{page}: {path.name} has no {figure.strip()} ({type(error).__name__}: {error})")
                 continue
@@ -143,11 +144,15 @@ def page_problems(page: Path, results: Path = RESULTS) -> list[str]:
     return found
 
 
+def _at(data: Any, path: str) -> Any:
+    for key in filter(None, path.split(".")):
+        data = data[int(key)] if isinstance(data, list) else data[key]
+    return data
+
+
 def _figure(data: Any, figure: str) -> float:
     path, sign, operand = re.fullmatch(r"(.*?)(?: ([/*]) (.*))?", figure, re.DOTALL).groups()  # type: ignore[union-attr]
-    value = data
-    for key in " ".join(path.split()).split("."):
-        value = value[int(key)] if isinstance(value, list) else value[key]
+    value = _at(data, " ".join(path.split()))
     if sign == "/":
         return float(value) / _figure(data, operand)
     return float(value) * (float(operand) if sign else 1.0)

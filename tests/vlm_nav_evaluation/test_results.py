@@ -83,6 +83,7 @@ def test_all_saved_results_say_what_they_are_of() -> None:
     [
         ("| `sd` | 2.50 (1,250 ms) <!-- speed: a.0 / b; a.0 * 500 --> |", ""),
         ("`sd` at `gamma=4` is 2.5 times\nas fast <!-- speed: a.0 / b --> and 1 <!-- speed: b --> more", ""),
+        ("2.5 and 3 <!-- speed.a: 0; 1 -->", ""),
         ("2.51 <!-- speed: a.0 / b -->", "prints 2.51 where a.0 / b of speed.json is 2.50"),
         ("2 <!-- speed: b; b; b; b -->", "has fewer numbers than figures"),
         ("2 <!-- speed: a.7 -->", "has no a.7"),
