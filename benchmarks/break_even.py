@@ -47,12 +47,13 @@ CONTOURS = (1.02, 1.5, 2.0, 3.0, 4.0)
 """Speed-ups with a line. The first is where `full` leaves plain cloud decoding; at 1 it is level over a wide area."""
 CLOUD, SD, FSD = Mode.CLOUD.value, Mode.SD.value, Mode.FSD.value
 SPECULATIVE = tuple(mode.value for mode in Mode if mode.drafts)
+NANO = "Orin Nano, 4-bit engine"
 STYLES = {
     "Early Exits": ("o", COLOURS[2]),
     "PicoSpec (Jetson AGX)": ("s", COLOURS[5]),
     "SpecEdge (RTX 4090)": ("D", "#F0E442"),
     "Orin, fast server": ("^", COLOURS[1]),
-    "Orin Nano, 4-bit engine, fast server": ("v", COLOURS[3]),
+    NANO: ("v", COLOURS[3]),
 }
 """Marker shape and colour by `Marker.paper`."""
 
@@ -113,6 +114,10 @@ def markers(measured: Sequence[float] = ()) -> list[Marker]:
         times = (drafting_s / 4, 1.0 / rate, (waiting_s - 1.0 / rate) / 2.0)
         found.append(Marker("PicoSpec (Jetson AGX)", model, *times, f"{pair}: {DERIVED}", (7.0, -3.0)))
     found.append(SPECEDGE)
+    go2 = PAPERS["go2"]
+    for profile, engine in ENGINES.items():
+        where = f"{engine}, the Go2's T_q and T_c: Early Exits, Table 8(a); T_p: profile {profile}"
+        found.append(Marker(NANO, "", load_profile(profile).draft_s, go2.verify_s, go2.one_way_s, where))
     for verify_s in (0.010, 0.020, *measured):
         server, way_s = f"T_q {1e3 * verify_s:.0f} ms", 0.010
         how = "T_q measured, T_c assumed" if verify_s in measured else "assumed"
@@ -122,11 +127,7 @@ def markers(measured: Sequence[float] = ()) -> list[Marker]:
         for profile, engine in ENGINES.items():
             draft_s = load_profile(profile).draft_s
             where = f"{engine}, T_q {1e3 * verify_s:g} ms, T_c {1e3 * way_s:g} ms: {how}; T_p: profile {profile}"
-            found.append(
-                Marker(
-                    "Orin Nano, 4-bit engine, fast server", "", draft_s, verify_s, way_s, where, (0.0, 8.0), "center"
-                )
-            )
+            found.append(Marker(NANO, "", draft_s, verify_s, way_s, where))
     return found
 
 
