@@ -169,7 +169,7 @@ PARTS = {
     "all": (Mode.PIPELINED.value, ""),
 }
 """Mode and changes of PicoSpec's rows. Split inference drafts nothing: it has a formula."""
-GAMMAS = (1, 2, 3, 4, 6, 8)
+GAMMAS = (2, 4, 6)
 PICOSPEC_COLUMNS = (
     Column("printed tokens/s", "printed", ".1f"), Column("of all", "printed_share"),
     Column("ours", "rate", ".1f"), Column("of all", "share"), Column("passes/token", "passes_per_token"),

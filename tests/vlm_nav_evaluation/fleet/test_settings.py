@@ -35,6 +35,20 @@ def test_no_edge_passes_the_ceiling_nor_the_oracle_and_ours_reaches_more_than_on
     assert max(found.values()) == found[specedge.ORACLE] < 1.02 * most
 
 
+def test_the_parts_of_figure_8_are_each_worth_something_and_layer_split_meets_its_two_printed_points() -> None:
+    """One robot after another is held up by the link, and the second cohort doubles what the server does, not a robot's
+    own speed."""
+    pair = specedge.PAIRS["Qwen3 14B/1.7B"]
+    by_place = specedge.parts(pair, "embedded", True, (0,), 1)
+    assert list(by_place) == ["parts"]
+    found = {arm: row["itl_s"] for arm, row in by_place["parts"].items()}
+    assert found[specedge.PROACTIVE] <= 1.01 * found[specedge.BASIC] and found[specedge.SERVER] < found[specedge.BASIC]
+    busy = {arm: row["busy"] for arm, row in by_place["parts"].items()}
+    assert busy[specedge.BOTH] > 0.98 > busy[specedge.PROACTIVE]
+    assert found[specedge.PROACTIVE] < found[specedge.BOTH]
+    assert [specedge.layer_split_s(rtt_s) for rtt_s in (0.015, 0.05)] == pytest.approx([0.09963, 0.1349], rel=0.003)
+
+
 def test_ratios_compare_with_each_baseline() -> None:
     capacities = {
         name: {"interactive": {"robots": robots}}
@@ -56,5 +70,8 @@ def test_the_command_prints_ratios_and_keeps_a_plot(
     assert "server_sd" in printed and "no edge is faster at batch 1 than" in printed
     assert "settings: setting specedge" in printed and "quick True" in printed
     assert (tmp_path / "fleet_specedge.png").stat().st_size > 1000
+    assert main(["fleet", "specedge", "--parts", "--quick", "--jobs", "1", "--out", str(tmp_path)]) == 0
+    assert specedge.BOTH in capsys.readouterr().out
+    assert (tmp_path / "fleet_specedge_parts.png").stat().st_size > 1000
     assert main(["fleet", "specedge", "--jobs", "0", "--out", str(tmp_path)]) == 2
     assert "--jobs 0" in capsys.readouterr().err
