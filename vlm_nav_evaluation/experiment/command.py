@@ -114,7 +114,7 @@ def ratio_lines(run: Run, pairs: Sequence[tuple[str, str]]) -> str:
         (low, middle, high), ratios = run.times_faster(slow, fast), run.ratios(slow, fast)
         lines.append(
             f"{fast} against {slow}, frame by frame: {middle:.2f}x in the median (95 % interval {low:.2f} to "
-            f"{high:.2f}; {min(ratios):.2f} to {max(ratios):.2f})"
+            f"{high:.2f}; single frames {min(ratios):.2f} to {max(ratios):.2f})"
         )
     return "\n".join(lines)
 
