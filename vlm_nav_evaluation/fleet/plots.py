@@ -44,11 +44,8 @@ def wisp_plot(data: Mapping[str, Any]) -> Figure:
 def specedge_plot(data: Mapping[str, Any]) -> Figure:
     """Return tokens/s against latency for every batch by pair, with candidates as printed and as measured.
 
-    Below, what each system reaches over `server_sd` at batch 1 by model, under the ceiling. Of the parts alone, a
-    robot's token by place and arm.
+    Below, what each system reaches over `server_sd` at batch 1 by model, under the ceiling.
     """
-    if "parts" in data:
-        return parts_plot(data["parts"])
     figure = new_figure(7.5)
     pairs = list(data["rows"])
     every = figure.subplots(2, len(pairs), squeeze=False, height_ratios=(3, 2))
@@ -85,19 +82,4 @@ def specedge_plot(data: Mapping[str, Any]) -> Figure:
     title = "above: candidates brought to the paper (stretches), dashed: embedded pair as measured"
     figure.legend(lines, names, loc="outside upper center", ncols=4, fontsize=8, title=title, title_fontsize=8)
     every[1, 0].legend(fontsize=8, ncols=2)
-    return figure
-
-
-def parts_plot(pairs: Mapping[str, Any]) -> Figure:
-    """Return the milliseconds of a robot's token by place and arm, with candidates in stretches, one panel a pair."""
-    figure = new_figure(2.0 + 2.6 * len(pairs))
-    for axes, (pair, by_model) in zip(figure.subplots(len(pairs), 1, squeeze=False)[:, 0], pairs.items(), strict=True):
-        places = next(iter(by_model.values()))
-        for at, rows in enumerate(places.values()):
-            for number, (arm, row) in enumerate(rows.items()):
-                axes.plot(at + 0.12 * (number - 2), 1e3 * row["itl_s"], "o", color=PAPER, markersize=4)
-                axes.annotate(arm, (at + 0.12 * (number - 2), 1e3 * row["itl_s"]), rotation=60, fontsize=6)
-        axes.set(ylabel="ms a token", title=pair)
-        axes.set_xticks(range(len(places)), list(places), fontsize=8)
-        plain(axes)
     return figure
