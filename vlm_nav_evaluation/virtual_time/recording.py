@@ -79,11 +79,11 @@ class Recording:
     """How often each exit layer was right by its confidence, where that was measured."""
     short_list: frozenset[int] | None = None
     """The tokens that exits can predict; None for all."""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    """Where all this comes from."""
     by_highest: bool = False
     """An exit is as confident as its most probable token on the way is (Early Exits, Algorithm 2: s = max q), not as
     the product of all of them."""
-    notes: Mapping[str, Any] = field(default_factory=dict)
-    """Where all this comes from."""
 
     def __post_init__(self) -> None:
         if not self.steps:
