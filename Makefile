@@ -22,8 +22,8 @@ test: setup  ## run all tests in WORKERS processes (2); TESTS="tests/speculation
 benchmarks: setup  ## every table and plot of docs/benchmarks.md (hours); BENCH="--quick" for a look at all of them
 	@$(RUN) python -m benchmarks $(BENCH)
 
-figures: setup  ## of them the modes' tables, as shipped and at their best (README); BENCH="--save" keeps them
-	@$(RUN) python -m benchmarks --only tune,tune_synthetic,tune_fast_server,latency,latency_raw,ablation,peers $(BENCH)
+figures: setup  ## all that README and docs print, saved; goes on where it was stopped; BENCH="--quick" for a look in minutes
+	@$(RUN) python -m benchmarks --figures $(or $(BENCH),--save --journal out/figures)
 
 gpu: setup  ## all that a GPU has to show, 12 minutes, into out/gpu; GPU="--device cpu --quick" tries the program without one
 	@$(RUN) python -m benchmarks.gpu $(GPU)

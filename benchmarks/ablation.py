@@ -3,8 +3,9 @@
 Of `full` as shipped, of `full` as it is fastest there, and the same without earlier answers; of `sd` as shipped and as
 it is fastest. What a mode is tuned on is not what is reported.
 
-`--queues` runs Early Exits' Table 7 in its place, at the RTX's times: `fsd` by Algorithms 1 and 2, with n branches for
-n threads, and what its exits name (`named`).
+Two tables of the papers stand in its place where they are asked for. `--queues`: Early Exits' Table 7 at the RTX's
+times, `fsd` by Algorithms 1 and 2, with n branches for n threads, and what its exits name (`named`). `--picospec`: the
+rows of PicoSpec's Tables 1 to 3 at its times, `pipelined` without each of its parts, and what it is compared with.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -25,7 +26,7 @@ from edge_drafter import Mode
 from edge_drafter.settings import START_GAMMA
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.run import Arm
-from vlm_nav_evaluation.plots import MODE_COLOURS, PAPER, add_outputs, keep, new_figure, plain
+from vlm_nav_evaluation.plots import MODE_COLOURS, PAPER, SMALL, add_outputs, keep, new_figure, plain
 from vlm_nav_evaluation.results import provenance, settings_of, write_result
 from vlm_nav_evaluation.tables import Column, markdown, table
 from vlm_nav_evaluation.virtual_time import SERVER, Recording, Synthetic, Timings, VirtualTime, load_timings
@@ -101,10 +102,134 @@ WAYS = {FULL: WITHOUT, f"{FULL}, {TUNED}": WITHOUT, f"{FULL}, {NO_NGRAMS}, {TUNE
 """What is changed of what; an arm of `arms_at_best`."""
 
 
+class Pipeline(NamedTuple):
+    """A pair and task of PicoSpec, as its Tables 1 to 3 print them; times in seconds, rates in tokens a second."""
+
+    gamma: int
+    """The printed draft length, or the one that the printed rate asks for where more tokens are accepted than that."""
+    accepted: float
+    """Draft tokens accepted a round, a + a^2 + ... + a^gamma."""
+    drafting_s: float
+    """Drafting gamma tokens."""
+    around_s: float
+    """T_verify + T_rtt of the stop-and-wait round, in which nothing is hidden."""
+    whole_s: float
+    """By how much that grows where whole distributions go up."""
+    layer_bytes: float
+    layers: int
+    printed: tuple[float, float, float, float, float, float, float]
+    """Rates in the order of `PARTS`; those of Table 1 are printed as multiples of the cloud's."""
+
+    @property
+    def timings(self) -> Timings:
+        """T_p, T_q = one token of cloud decoding, and T_c = what the stop-and-wait round leaves."""
+        verify_s = 1.0 / self.printed[0]
+        return Timings(
+            "picospec", self.drafting_s / self.gamma, 0.0, verify_s, one_way_s=(self.around_s - verify_s) / 2
+        )
+
+    @property
+    def acceptance(self) -> float:
+        """The chance a that a draft token whose ancestors stand does, too."""
+        chances = np.linspace(0.0, 1.0, 10_001)
+        accepted = np.sum(chances ** np.arange(1, self.gamma + 1)[:, None], axis=0)
+        return float(chances[np.argmin(np.abs(accepted - self.accepted))])
+
+    @property
+    def split_token_s(self) -> float:
+        """A token of split inference with three layers on the edge: their weights are read there, the others' in the
+        cloud, and a hidden state goes up and a token comes down."""
+        timings = self.timings
+        on_edge_s = EDGE_LAYERS * self.layer_bytes / EDGE_BYTES_PER_S
+        return on_edge_s + timings.verify_s * (1.0 - EDGE_LAYERS / self.layers) + 2.0 * timings.one_way_s
+
+
+EDGE_LAYERS, EDGE_BYTES_PER_S = 3, 204.8e9
+"""PicoSpec's split, and the memory of a Jetson AGX Orin."""
+QWEN, LLAMA = (0.975e9, 64), (1.711e9, 80)
+"""Bytes of a layer in 16 bits, and layers, of Qwen3 32B and Llama 3.1 70B."""
+PICOSPEC = {
+    "Qwen3 0.6B/32B, GSM8K": Pipeline(4, 2.50, 0.09746, 0.11981, 0.07963, *QWEN,
+                                      (13.89, 8.06, 7.50, 11.92, 17.87, 12.62, 20.19)),
+    "Qwen3 0.6B/32B, HumanEval": Pipeline(4, 1.88, 0.09717, 0.11903, 0.09023, *QWEN,
+                                          (14.18, 6.24, 7.52, 10.25, 13.86, 10.23, 16.04)),
+    "Llama 1B/70B, GSM8K": Pipeline(6, 4.29, 0.17105, 0.19468, 0.11733, *LLAMA,
+                                    (6.87, 9.27, 4.33, 12.51, 16.64, 12.12, 17.22)),
+    "Llama 1B/70B, HumanEval": Pipeline(7, 4.90, 0.17241, 0.18660, 0.09888, *LLAMA,
+                                        (6.86, 9.95, 4.53, 13.60, 19.67, 14.29, 19.88)),
+}  # fmt: skip
+SPLIT, VANILLA, WHOLE_ROWS = "split inference", "vanilla", "without separate rejection"
+PARTS = {
+    "cloud": ("cloud", ""),
+    VANILLA: (SD, ""),
+    SPLIT: None,
+    "without pre-draft": (Mode.PIPELINED.value, "own_guess=off,ahead=off"),
+    "without PreVerify": (Mode.PIPELINED.value, "preverify=off,partial=off"),
+    WHOLE_ROWS: (Mode.PIPELINED.value, ""),
+    "all": (Mode.PIPELINED.value, ""),
+}
+"""Mode and changes of PicoSpec's rows. Split inference drafts nothing: it has a formula."""
+GAMMAS = (2, 4, 6)
+PICOSPEC_COLUMNS = (
+    Column("printed tokens/s", "printed", ".1f"), Column("of all", "printed_share"),
+    Column("ours", "rate", ".1f"), Column("of all", "share"), Column("passes/token", "passes_per_token"),
+    Column("best gamma", "gamma", ".0f"), Column("its tokens/s", "best", ".1f"),
+)  # fmt: skip
+
+
+def picospec(options: argparse.Namespace) -> None:
+    """Print PicoSpec's ablation for each pair and task, and save what was asked."""
+    count = options.steps or (QUICK_STEPS if options.quick else STEPS)
+    found: dict[str, dict[str, Any]] = {}
+    for name, row in PICOSPEC.items():
+        first, shown = split(Synthetic(acceptance=row.acceptance, miss=1.0, image_bytes=0, seed=20_000).draw(count))
+        found[name] = parts_of(row, first, shown, options.cost)
+        print(f"\n{name}: gamma {row.gamma}, acceptance {row.acceptance:.3f}, {row.timings.with_cost(options.cost)}\n")
+        print(markdown("", found[name], PICOSPEC_COLUMNS), flush=True)
+    if options.save:
+        about = {"settings": settings_of(options), **provenance(options), "kind": VIRTUAL}
+        write_result("picospec_ablation", {**about, "rows": {name: row._asdict() for name, row in PICOSPEC.items()},
+                                           "found": found})  # fmt: skip
+
+
+def parts_of(row: Pipeline, first: Recording, shown: Recording, cost: str) -> dict[str, dict[str, Any]]:
+    """Return the rates of PicoSpec's rows at its draft length, and of each at the length of `GAMMAS` that is fastest on
+    `first`."""
+    plain = row.timings.with_cost(cost)
+    whole = replace(plain, one_way_s=plain.one_way_s + row.whole_s / 2.0)
+    found: dict[str, dict[str, Any]] = {}
+    for (name, part), printed in zip(PARTS.items(), row.printed, strict=True):
+        found[name] = {"printed": printed}
+        if part is None:
+            found[name] |= {"rate": 1.0 / row.split_token_s}
+            continue
+        timings, (mode, text) = whole if name in (VANILLA, WHOLE_ROWS) else plain, part
+        drafts = GAMMAS if Mode(mode).drafts else ()
+
+        def rates(recording: Recording, gammas: Sequence[int], at: Timings = timings, mode: str = mode,
+                  text: str = text) -> dict[int, dict[str, float]]:  # fmt: skip
+            arms = [Arm[Any](str(gamma), mode, {"text": text, "gamma": gamma}) for gamma in gammas]
+            answers = VirtualTime(recording, at).run(arms).answers
+            figures = {gamma: figures_of(answers[str(gamma)], at) for gamma in gammas}
+            return {gamma: {"rate": 1.0 / each["per_token_s"]["median"], "passes_per_token": each["passes_per_token"]}
+                    for gamma, each in figures.items()}  # fmt: skip
+
+        found[name] |= rates(shown, [row.gamma])[row.gamma]
+        if drafts:
+            tried = rates(first, drafts)
+            best = max(tried, key=lambda gamma, tried=tried: tried[gamma]["rate"])  # type: ignore[misc]
+            found[name] |= {"gamma": best, "best": rates(shown, [best])[best]["rate"]}
+    for each in found.values():
+        each |= {"share": each["rate"] / found["all"]["rate"], "printed_share": each["printed"] / row.printed[-1]}
+    return found
+
+
 def run(options: argparse.Namespace) -> None:
     """Print a table for each recording and way, plot `full`'s, and save what was asked."""
     if options.queues:
         return queues(options)
+    if options.picospec:
+        return picospec(options)
     options.steps = options.steps or (QUICK_STEPS if options.quick else STEPS)
     timings, pair = load_timings("go2", options.cost).with_server_draft(), recorded(options, options.steps)
     sources = {"embedded pair": pair, "synthetic": SYNTHETIC.draw(max(2, options.steps // 5))}
@@ -271,7 +396,7 @@ def plot(sources: Mapping[str, Sequence[Mapping[str, Any]]], cost: str) -> Figur
 
     cost: what loads cost, in words.
     """
-    figure = new_figure(1.4 + 0.32 * max(len(rows) for rows in sources.values()))
+    figure = new_figure(1.8 + 0.4 * max(len(rows) for rows in sources.values()))
     panels = figure.subplots(1, len(sources), sharey=True, squeeze=False)[0]
     for axes, (title, rows) in zip(panels, sources.items(), strict=True):
         places = np.arange(len(rows))
@@ -282,15 +407,15 @@ def plot(sources: Mapping[str, Sequence[Mapping[str, Any]]], cost: str) -> Figur
         axes.hlines(places, low, high, color=PAPER, linewidth=1.2)
         for place, value in zip(places, middle, strict=True):
             label = f"{round(value):+d} %" if round(value) else "0 %"
-            axes.text(1.0, place, label, va="center", fontsize=10, transform=axes.get_yaxis_transform())
+            axes.text(1.0, place, label, va="center", fontsize=SMALL, transform=axes.get_yaxis_transform())
         axes.axvline(0.0, color=PAPER, linewidth=1.0)
-        axes.set_yticks(places, [row["name"] for row in rows], fontsize=10)
-        axes.set_title(title, fontsize=11)
+        axes.set_yticks(places, [row["name"] for row in rows])
+        axes.set_title(title)
         axes.set_xlabel("step time, % more than with it")
         plain(axes, "x")
     panels[0].invert_yaxis()
-    title = f"What {FULL} loses without one technique (Go2 times, virtual; line: 95 % interval)"
-    figure.suptitle(f"{title}\n{cost}", fontsize=12)
+    title = f"What {FULL} loses without one technique\n(Go2 times, virtual; line: 95 % interval)"
+    figure.suptitle(f"{title}\n{cost}", fontsize=14)
     return figure
 
 
@@ -301,7 +426,11 @@ def parser() -> argparse.ArgumentParser:
     add_cost(line)
     shown = "recorded frames; a fifth as many answers, five times as long, are synthetic"
     line.add_argument("--steps", type=int, help=f"{shown} (default: {STEPS}, with --quick {QUICK_STEPS})")
-    line.add_argument("--queues", action="store_true", help="the queues of Early Exits, Table 7, in their place")
+    papers = line.add_mutually_exclusive_group()
+    papers.add_argument("--queues", action="store_true", help="the queues of Early Exits, Table 7, in their place")
+    papers.add_argument(
+        "--picospec", action="store_true", help="PicoSpec's Tables 1 to 3 instead, of synthetic answers"
+    )
     add_recording(line)
     return line
 

@@ -21,23 +21,25 @@ from vlm_nav_evaluation.experiment.mmspec import described as as_mmspec
 from vlm_nav_evaluation.experiment.questions import asked_of
 from vlm_nav_evaluation.experiment.reference_answers import LIMITS, TARGET, ModelAlone, bugs, margins
 from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets
-from vlm_nav_evaluation.options import add_save
+from vlm_nav_evaluation.plots import add_outputs
 
 MODES = [mode.value for mode in Mode if mode is not Mode.EDGE]
+STEPS, QUICK_STEPS = 1000, 2
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     edge = ("drafting", "fed_head", "answers", "device", "capacity")
-    line = command.experiment_line("benchmarks.exactness", __doc__, 200, edge, dtype="float64")
+    line = command.experiment_line("benchmarks.exactness", __doc__, STEPS, edge, QUICK_STEPS, dtype="float64")
     command.add_modes(line, MODES)
     command.add_journal(line)
-    add_save(line)
+    add_outputs(line)
     return line
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the comparison. Returns 1 for a flip that is no near tie."""
+    options.steps = options.steps or (QUICK_STEPS if options.quick else STEPS)
     asked = asked_of(options, options.steps)
     target = load_vlm(options.target_model, dtype=options.dtype, device=options.device)
     alone = ModelAlone(target, options.max_tokens, options.answers, options.capacity)

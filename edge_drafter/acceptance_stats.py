@@ -78,6 +78,8 @@ class Controller:
         """The part of `fixed_s` that both ways of the link take, with whatever waits there: not the verifier's queue,
         nor its pass. Before such a round it is the link's own measure."""
         self._is_rtt_measured = False
+        self.queue_s = 0.0
+        """How long a draft waits in the verifier for other sessions."""
         self.acceptance: float | None = None
         """The chance that a draft token whose ancestors were accepted is."""
         self.goes_on = USUAL
@@ -123,6 +125,7 @@ class Controller:
         as long as their batches, and no two of them need be alike.
         """
         self._rounds += 1
+        self.queue_s += WEIGHT * (queue_s - self.queue_s)
         if seconds is not None:
             self.fixed_s = average(self.fixed_s, seconds)
             known = self.rtt_s if self._is_rtt_measured else None

@@ -89,6 +89,11 @@ class Effort:
         """Whether drafting costs nothing, so that no forward is declined."""
         return self._price <= 0.0
 
+    @property
+    def token_s(self) -> float | None:
+        """S: seconds a committed token takes at present; None before the first commit."""
+        return self._seconds / self._tokens if self._tokens else None
+
     def share(self, ahead: int) -> float:
         """Return which share of the chance that a proposal `ahead` levels behind the root was hoped to have it had."""
         place = min(ahead.bit_length(), _BINS)

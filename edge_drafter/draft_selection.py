@@ -100,6 +100,10 @@ class DraftSelector:
             self._cuts[anchor] = nodes
         return nodes
 
+    def longest(self, anchor: int) -> list[int]:
+        """Return the likeliest chain behind `anchor`, with as many tokens as are drafted and a verifier takes."""
+        return self.path(anchor, min(self._max_draft, self.room(anchor)))
+
     def value(self, anchor: int, nodes: Sequence[int]) -> float:
         """Return how many tokens of a draft are expected to stand."""
         reach = self._tree[anchor].reach

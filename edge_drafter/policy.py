@@ -46,6 +46,14 @@ class Policy:
             self._is_stale = False
         return self._next
 
+    def cut(self, anchor: int) -> list[int]:
+        """Return the nodes of the draft to send behind `anchor`: all that there are where the verifier has some."""
+        current, config = self._sent.current, self._config
+        is_chain = config.preverify and not config.draft_tokens
+        if is_chain and anchor == self._tree.root and current is not None and self._can_take_more(current):
+            return self._selector.longest(anchor)
+        return self._selector.cut(anchor)
+
     def is_hit(self, anchor: int) -> bool:
         """Whether a commit that makes `anchor` the root finds a full draft there."""
         return self._selector.is_full(anchor, min(self._selector.need(anchor), self._config.fixed_gamma))
@@ -53,15 +61,11 @@ class Policy:
     def _choose_draft(self) -> int | None:
         root, current, selector = self._tree.root, self._sent.current, self._selector
         if current is None:
-            ready = self._is_long_enough(root) or self._is_late(root) or not self.next_leaves()
+            ready = self._is_long_enough(root) or self._is_late(root) or self._preverifies(root)
+            ready = ready or not self.next_leaves()
             # A verifier that decodes by itself needs no empty draft to go on.
             return root if ready and (self._config.idle is Idle.WAIT or selector.cut(root)) else None
-        if (
-            self._config.idle is not Idle.WAIT
-            and current.anchor == root
-            and not current.begun
-            and self._has_grown(current)
-        ):
+        if self._can_take_more(current) and self._has_grown(current):
             return root
         return self._choose_ahead() if self._config.ahead and len(self._sent) < MAX_AHEAD else None
 
@@ -104,9 +108,45 @@ class Policy:
         verify_s = self._controller.verify_s
         return (verify_s is not None and self._waiting_costs(anchor, verify_s)) or not self.next_leaves()
 
+    def _preverifies(self, root: int) -> bool:
+        """Whether the verifier should begin with the part of the first draft that is there: what follows goes up while
+        it works.
+
+        With S seconds a token at present, one more forward brings its token's chance u to stand, worth u S. But a draft
+        that is one token longer is right as a whole less often, by u (1 - a), and only then has the next one its head
+        start of H seconds. So waiting pays while u (S - (1 - a) H) > T_p. Before a token has its time nothing starts.
+        """
+        now, token_s = self._controller, self._effort.token_s
+        if not self._config.preverify or token_s is None or now.draft_s is None or now.acceptance is None:
+            return False
+        selector = self._selector
+        if not selector.cut(root):
+            return False
+        use = now.acceptance * selector.value(root, selector.unfed(root, []))
+        ahead_s = min(selector.need(root) * now.draft_s, now.fixed_s or 0.0)
+        return use * (token_s - (1.0 - now.acceptance) * ahead_s) <= now.draft_s
+
+    def _can_take_more(self, draft: SentDraft) -> bool:
+        """Whether a longer draft behind the root is of use beside this one: in its pass, which may not have begun, or,
+        where none is sent ahead, in the next one.
+
+        A verifier that waits for drafts begins with the first one, behind what it does for others.
+        """
+        config, is_whole = self._config, draft.anchor == self._tree.root
+        if config.idle is not Idle.WAIT and is_whole:
+            return not draft.begun
+        if not config.preverify:
+            return False
+        if not config.ahead:
+            return True
+        return is_whole and not draft.begun and self._clock() < draft.sent_at + self._controller.queue_s
+
     def _has_grown(self, draft: SentDraft) -> bool:
-        value = self._selector.value(draft.anchor, self._selector.cut(draft.anchor))
-        return value >= draft.value + max(self._config.send_gain, 1e-6)
+        tree, selector, anchor, known = self._tree, self._selector, draft.anchor, draft.value
+        if anchor not in tree:  # the answer has passed its beginning
+            anchor = tree.root
+            known = selector.value(anchor, [node for node in draft.nodes if node in tree and node != anchor])
+        return selector.value(anchor, self.cut(anchor)) >= known + max(self._config.send_gain, 1e-6)
 
     def _is_late(self, root: int) -> bool:
         if not self._config.truncate:
@@ -155,11 +195,18 @@ class Policy:
                 return []
             if selector.is_full(root):
                 return selector.unfed(root, [])
-            end = selector.end(root, selector.need(root))
-            return selector.unfed(root, [end]) if self._config.draft_tokens else [end]
-        if not self._config.predrafts or len(tree) >= self._config.max_nodes:
+            return self._ends_of_draft()
+        if not self._config.predrafts:
+            return self._ends_of_draft() if self._config.preverify and not selector.is_full(root) else []
+        if len(tree) >= self._config.max_nodes:
             return []
         return self._best_leaves() if self._config.best_first else self._branch_ends()
+
+    def _ends_of_draft(self) -> list[int]:
+        """Return the leaves that a draft behind the root, which is not full, needs next."""
+        selector, root = self._selector, self._tree.root
+        end = selector.end(root, selector.need(root))
+        return selector.unfed(root, [end]) if self._config.draft_tokens else [end]
 
     def lookup_ends(self, nodes: Sequence[int]) -> list[int]:
         """Return the ends of the unfed look-up chains behind `nodes`: a whole chain is fed in one forward."""
@@ -218,6 +265,8 @@ class Policy:
             self._queue.keep(lambda branch: branch not in (anchor, above))
         else:
             selector.gamma = self._controller.gamma
+            if self._config.preverify:
+                self._queue.keep(lambda branch: branch not in nodes)
         if self._config.own_guess:
             is_chain = draft.message.parents is None
             self._open_branch(nodes[-1] if nodes and is_chain else selector.end(anchor, selector.need(anchor)))

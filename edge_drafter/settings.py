@@ -54,8 +54,11 @@ class Mode(str, Enum):
     PROACTIVE = "proactive", {"own_guess": True, "width": 3, "draft_tokens": 16, "leaves": 4}
     PIPELINED = (
         "pipelined",
-        {"own_guess": True, "ahead": True, "ahead_above": 0.0, "partial": True, "truncate": True, "interrupt": True},
-    )
+        {
+            "own_guess": True, "ahead": True, "ahead_above": 0.0, "partial": True, "preverify": True, "truncate": True,
+            "interrupt": True,
+        },
+    )  # fmt: skip
     FULL = (
         "full",
         {
@@ -161,6 +164,13 @@ class DraftingConfig(msgspec.Struct, frozen=True):
         bool,
         Meta(description="such a draft is sent before it has gamma tokens; a better one follows (PicoSpec, Sec. 3.1)"),
     ] = False
+    preverify: Annotated[
+        bool,
+        Meta(
+            description="the draft behind the last commit is sent before it has gamma tokens, so that a pass begins, "
+            "and again, beyond gamma, while it waits there (PreVerify, PicoSpec, Sec. 3.2)"
+        ),
+    ] = False
     send_gain: Annotated[
         float, Meta(ge=0, description="a better draft for the same place follows at so many more expected tokens")
     ] = 0.5
@@ -258,6 +268,7 @@ class DraftingConfig(msgspec.Struct, frozen=True):
             "width": 1,
             "draft_tokens": 0,
             "ahead": False,
+            "preverify": False,
             "truncate": False,
             "extend": False,
             "ngrams": False,

@@ -109,7 +109,7 @@ class StepDrafter:
     def send_draft(self, anchor: int) -> Draft:
         """Cut the draft behind `anchor` from the tree and return its message; it is in flight from now on."""
         step, tree, root = self._step, self._step.tree, self._step.tree.root
-        nodes = step.selector.cut(anchor)
+        nodes = self.policy.cut(anchor)
         ahead = tree.ahead(anchor)
         tokens = [tree[node].token for node in nodes]
         places = {anchor: ROOT} | {node: place for place, node in enumerate(nodes)}

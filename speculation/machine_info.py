@@ -8,10 +8,13 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import time
 from pathlib import Path
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """Random, and new whenever the kernel starts: all containers on it read the same one, a virtual machine has its own."""
+TIMES = Path("/proc/stat")
+"""Seconds that all processors together have spent since the start, by what they did."""
 
 
 def machine_id() -> str:
@@ -35,3 +38,19 @@ def host() -> str:
         processor = platform.processor() or platform.machine()
     load = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "?"
     return f"{processor}, {os.cpu_count()} cores, load {load}"
+
+
+def busy_share(seconds: float) -> float:
+    """Return which share of all processors was at work for so many seconds, 0 to 1; 0 where the system does not say."""
+    before = _spent()
+    time.sleep(seconds)
+    spent = [after - earlier for earlier, after in zip(before, _spent(), strict=False)]
+    # Idle, and waiting for a disk.
+    return 1.0 - (spent[3] + spent[4]) / sum(spent) if sum(spent) > 0 else 0.0
+
+
+def _spent() -> list[int]:
+    try:
+        return [int(each) for each in TIMES.read_text(encoding="utf-8").splitlines()[0].split()[1:9]]
+    except (OSError, ValueError, IndexError):
+        return []

@@ -87,3 +87,22 @@ def test_a_variant_is_compared_with_the_whole_mode_answer_by_answer(few: None, m
     own = found["full, n-grams off, tuned"]
     assert [row["name"] for row in own] == [ablation.WHOLE, "early tokens"], "nothing of earlier answers is left"
     assert own[1]["drafting"].startswith("ngrams=off,") and own[1]["drafting"].endswith("early_tokens=off")
+
+
+def test_picospecs_rows_have_its_times_and_lose_what_is_left_out(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, row = next(iter(ablation.PICOSPEC.items()))
+    assert sum(row.acceptance**place for place in range(1, 5)) == pytest.approx(2.50, abs=0.001)
+    assert row.timings.draft_s == pytest.approx(0.09746 / 4)
+    assert row.timings.verify_s + 2.0 * row.timings.one_way_s == pytest.approx(0.11981)
+    for each in ablation.PICOSPEC.values():
+        printed = dict(zip(ablation.PARTS, each.printed, strict=True))
+        assert 1.0 / each.split_token_s == pytest.approx(printed[ablation.SPLIT], rel=0.1)
+    monkeypatch.setattr(ablation, "PICOSPEC", {name: row})
+    monkeypatch.setattr(ablation, "GAMMAS", (2,))
+    assert ablation.main(["--picospec", "--steps", "4", "--save"]) == 0
+    found = json.loads((kept / "picospec_ablation.json").read_text())["found"][name]
+    assert list(found) == list(ablation.PARTS)
+    rates = {part: each["rate"] for part, each in found.items()}
+    assert rates["cloud"] == pytest.approx(13.89, rel=0.05)
+    assert max(rates, key=rates.__getitem__) == "all" and rates[ablation.WHOLE_ROWS] < 0.8 * rates["all"]
+    assert rates["without PreVerify"] < 0.97 * rates["all"] and found["all"]["gamma"] == 2

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cloud_verifier.choice import Act, Choice
 from cloud_verifier.estimator import Estimator
@@ -74,6 +78,52 @@ def test_a_draft_ahead_waits_until_a_commit_makes_it_current() -> None:
     assert step.offer(draft([3, 4], [5], round=2)) == []
     accept(step, (0,), 4)
     assert take(step) == Tree(2, (5,), (ROOT,), (0,))
+
+
+@pytest.mark.parametrize(("begun", "verified"), [(False, [(3, 4, 5, 6)]), (True, [(3, 4), (6,)])])
+def test_a_draft_that_grows_is_verified_whole_or_its_rest_in_the_next_pass(
+    begun: bool, verified: list[tuple[int, ...]]
+) -> None:
+    step, target = state([]), [3, 4, 5, 6, 7]
+    step.offer(draft([], [3, 4], round=1))
+    seen = [take(step).tokens] if begun else []
+    assert step.offer(draft([], [3, 4, 5, 6], round=2)) == []
+    if begun:
+        step.accept(Verdict((0, 1), target[2], 1.0))
+    seen.append(take(step).tokens)
+    assert seen == verified
+
+
+@given(
+    target=st.lists(st.integers(1, 3), min_size=8, max_size=8),
+    drafted=st.lists(st.integers(1, 3), min_size=1, max_size=7),
+    lengths=st.lists(st.integers(1, 7), min_size=1, max_size=6),
+    order=st.randoms(use_true_random=False),
+    passes=st.lists(st.booleans(), min_size=12, max_size=12),
+)
+def test_parts_of_a_growing_draft_in_any_order_lost_or_repeated_leave_the_targets_answer(
+    target: list[int], drafted: list[int], lengths: list[int], order: random.Random, passes: list[bool]
+) -> None:
+    """A pass may run between any two parts; what is not sent is lost."""
+    step = state([], max_tokens=8)
+    parts = [draft([], drafted[:length], round) for round, length in enumerate(sorted(lengths), start=1)]
+    sent = [order.choice(parts) for _ in passes]
+
+    def end() -> None:
+        path, position = step.tree.path(target[step.answer.position :]), step.answer.position
+        step.accept(Verdict(path, target[min(position + len(path), 7)], 1.0))
+
+    for part, runs in zip(sent, passes, strict=True):
+        step.offer(part)
+        if step.row is not None and runs:
+            end()
+        elif step.row is None and not step.done and step.drafts.best is not None:
+            take(step)
+    if step.row is not None:
+        end()
+    while not step.done:
+        decode(step, target[step.answer.position])
+    assert step.answer.tokens == target
 
 
 HINT = [3, 4, 5, 6, 4, 5, 7, 0, 9]

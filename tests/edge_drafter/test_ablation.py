@@ -61,9 +61,15 @@ SIGNS = {
     "early_tokens": Sign(lambda seen: sum(seen.stats.early_hits.values())),
     "best_first": Sign(lambda seen: seen.stats.predraft_s, {"branches": 0}),
     "ahead": Sign(lambda seen: seen.stats.sent_ahead),
-    "partial": Sign(lambda seen: seen.short, {"truncate": False, "ngrams": False, "idle": OFF.idle}, draft_s=0.2),
-    "truncate": Sign(lambda seen: seen.short, {"partial": False, "ngrams": False, "idle": OFF.idle, "effort": 1.0},
-                     draft_s=0.2),
+    "partial": Sign(
+        lambda seen: seen.short, {"truncate": False, "preverify": False, "ngrams": False, "idle": OFF.idle}, draft_s=0.2
+    ),
+    "preverify": Sign(lambda seen: seen.short, {"partial": False, "truncate": False}, draft_s=0.2),
+    "truncate": Sign(
+        lambda seen: seen.short,
+        {"partial": False, "preverify": False, "ngrams": False, "idle": OFF.idle, "effort": 1.0},
+        draft_s=0.2,
+    ),
     "extend": Sign(
         lambda seen: sum(len(draft.tokens) > START_GAMMA for draft in seen.drafts),
         {"width": 1, "own_guess": False, "early_tokens": False, "ahead": False, "ngrams": False, "effort": 1.0},

@@ -40,6 +40,8 @@ def test_rejection_sampling_takes_one_chain_at_a_time(how: SamplingScheme) -> No
         DraftingConfig.of(Mode.SERVER_SD).check_sampling(how)
     with pytest.raises(ValueError, match="set gamma=4 or another number"):
         DraftingConfig.of(Mode.SD, gamma="auto").check_sampling(how)
+    with pytest.raises(ValueError, match="set preverify=off"):
+        DraftingConfig.of(Mode.SD, preverify=True).check_sampling(how)
     for free in (Coupled(1.0), Point(1.0)):
         DraftingConfig.of(Mode.FULL).check_sampling(free)
 

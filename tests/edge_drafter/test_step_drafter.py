@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -36,7 +37,7 @@ from tests.edge_drafter.fakes import (
     request,
 )
 
-PIPELINE = DraftingConfig.of("pipelined", partial=False, truncate=False, interrupt=False)
+PIPELINE = DraftingConfig.of("pipelined", partial=False, preverify=False, truncate=False, interrupt=False)
 
 
 # --- sending ahead
@@ -54,6 +55,37 @@ def test_a_draft_that_leaves_before_the_commit_that_it_follows_costs_no_bubble()
     assert stats.total_s == pytest.approx(4 * DRAFT_S + 0.1 + 4 * 0.5 + 0.1)
     waits = Bench(counting(99), counting(99), Weather(), replace(PIPELINE, ahead=False)).run(request(max_tokens=20))
     assert waits.stats.total_s == pytest.approx(stats.total_s + 3 * 2 * 0.1)
+
+
+# --- growing
+
+
+def test_a_draft_goes_up_in_parts_and_grows_while_its_beginning_is_verified() -> None:
+    """PicoSpec's PreVerify: every part of a place goes on as the one before it, and answers take less time."""
+    whole, grown = DraftingConfig(), DraftingConfig(preverify=True, send_gain=0.0)
+    seconds, parts = dict.fromkeys((whole, grown), 0.0), dict.fromkeys((whole, grown), 0)
+    for seed, config in itertools.product(range(6), (whole, grown)):
+        target = hashed_target(seed, eos_rate=0.0)
+        bench = Bench(target, hashed_draft(target, seed, 0.7), Weather(verify_s=0.3), config, draft_s=0.1)
+        result = bench.run()
+        assert result.tokens == alone(target, 24)
+        seconds[config] += result.stats.total_s
+        for (_, first), (_, second) in itertools.pairwise(bench.drafts):
+            if first.start == second.start:
+                parts[config] += 1
+                assert second.tokens[: len(first.tokens)] == first.tokens and len(second.tokens) > len(first.tokens)
+    assert parts[whole] == 0 and parts[grown] > 0 and seconds[grown] < 0.95 * seconds[whole]
+
+
+@pytest.mark.parametrize(("queue_s", "places"), [(0.0, [0, 5]), (10.0, [0, 0])])
+def test_a_draft_that_waits_in_the_verifier_grows_beyond_gamma(queue_s: float, places: list[int]) -> None:
+    """Else what is drafted on goes up for the place that the commit is expected to make the next one."""
+    world = World(DraftingConfig.of("pipelined"))
+    world.step.acceptance.controller.queue_s = queue_s
+    first, second = world.sent(), world.sent()
+    assert [draft.start for draft in (first, second)] == places and len(first.tokens) == 4
+    assert second.tokens == [place % EOS for place in range(second.start, second.start + len(second.tokens))]
+    assert (len(second.tokens) > 4) is (queue_s > 0.0)
 
 
 # --- giving up

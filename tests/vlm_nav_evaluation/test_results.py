@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,38 @@ def test_a_result_is_named_after_its_pair(
     assert "[1, 2]" in path.read_text(), "numbers of a list are on one line"
 
 
+def test_a_commit_has_a_plus_where_code_differs_and_none_for_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "PROJECT", tmp_path)
+    assert results.commit() == "-", "no repository"
+    for name in ("benchmarks/results/speed.json", "README.md", "code.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "."], [*identity, "commit", "-q", "-m", "first"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    clean = results.commit()
+    assert len(clean) >= 7 and "+" not in clean
+    (tmp_path / "benchmarks/results/speed.json").write_text("2")
+    (tmp_path / "README.md").write_text("2")
+    assert results.commit() == clean
+    (tmp_path / "code.py").write_text("2")
+    assert results.commit() == clean + "+"
+
+
+@pytest.mark.parametrize(("share", "marked"), [(0.05, {}), (0.4, {"busy": 0.4})])
+def test_what_is_measured_beside_other_programs_is_marked(
+    share: float, marked: dict[str, float], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "busy_share", lambda _: share)
+    options = argparse.Namespace(save=True)
+    results.mark_busy(options)
+    assert {name: value for name, value in results.provenance(options).items() if name == "busy"} == marked
+    assert ("others use 40%" in capsys.readouterr().err) == bool(marked)
+    assert results.settings_of(options) == {}
+
+
 @pytest.mark.parametrize(
     ("data", "problem"),
     [({"commit": "abc"}, "does not name its machine, pair"), ({**WHOLE, "pair": OTHER}, "has to end with _01234567")],
@@ -42,3 +76,27 @@ def test_what_a_result_does_not_say_is_a_problem(data: dict[str, Any], problem: 
 
 def test_all_saved_results_say_what_they_are_of() -> None:
     assert [problem for path in results.RESULTS.rglob("*.json") for problem in results.problems(path)] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("| `sd` | 2.50 (1,250 ms) <!-- speed: a.0 / b; a.0 * 500 --> |", ""),
+        ("`sd` at `gamma=4` is 2.5 times\nas fast <!-- speed: a.0 / b --> and 1 <!-- speed: b --> more", ""),
+        ("2.5 and 3 <!-- speed.a: 0; 1 -->", ""),
+        ("2.51 <!-- speed: a.0 / b -->", "prints 2.51 where a.0 / b of speed.json is 2.50"),
+        ("2 <!-- speed: b; b; b; b -->", "has fewer numbers than figures"),
+        ("2 <!-- speed: a.7 -->", "has no a.7"),
+        ("2 <!-- other: a.0 -->", "which is not there"),
+    ],
+)
+def test_a_page_prints_what_its_result_file_has(line: str, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "speed.json").write_text(json.dumps({"a": [2.5, 3], "b": 1}))
+    (page := tmp_path / "page.md").write_text(f"In 2026 there were 12 robots.\n\n{line}\n")
+    found = results.page_problems(page, tmp_path)
+    assert problem in found[0] if problem else found == []
+
+
+@pytest.mark.parametrize("page", [PROJECT / "README.md", PROJECT / "models" / "README.md", *PROJECT.glob("docs/*.md")])
+def test_every_marked_figure_of_the_pages_is_that_of_its_result_file(page: Path) -> None:
+    assert results.page_problems(page) == []

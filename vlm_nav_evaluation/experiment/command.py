@@ -18,7 +18,7 @@ from vlm_nav_evaluation.experiment.prompts import in_words
 from vlm_nav_evaluation.experiment.questions import add_questions
 from vlm_nav_evaluation.experiment.run import Run
 from vlm_nav_evaluation.journal import Journal
-from vlm_nav_evaluation.options import add_edge_flags, add_gamma, add_pair, drafted_as
+from vlm_nav_evaluation.options import add_edge_flags, add_gamma, add_pair, drafted_as, several
 from vlm_nav_evaluation.results import provenance, settings_of, write_result
 
 
@@ -58,8 +58,9 @@ def add_journal(line: argparse.ArgumentParser) -> None:
 
 def add_modes(line: argparse.ArgumentParser, modes: Sequence[str], chosen: Sequence[str] = ()) -> None:
     """Register --modes; `chosen` are the default, where that is not all of them."""
-    shown = "modes to compare (default: %(default)s)"
-    line.add_argument("--modes", nargs="+", default=list(chosen or modes), choices=modes, help=shown)
+    default = list(chosen or modes)
+    shown = f"modes to compare, of {','.join(modes)} (default: {','.join(default)})"
+    line.add_argument("--modes", type=several(modes), default=default, help=shown)
 
 
 def main_of(
@@ -114,7 +115,7 @@ def ratio_lines(run: Run, pairs: Sequence[tuple[str, str]]) -> str:
         (low, middle, high), ratios = run.times_faster(slow, fast), run.ratios(slow, fast)
         lines.append(
             f"{fast} against {slow}, frame by frame: {middle:.2f}x in the median (95 % interval {low:.2f} to "
-            f"{high:.2f}; {min(ratios):.2f} to {max(ratios):.2f})"
+            f"{high:.2f}; single frames {min(ratios):.2f} to {max(ratios):.2f})"
         )
     return "\n".join(lines)
 

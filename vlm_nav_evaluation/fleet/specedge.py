@@ -2,6 +2,7 @@
 
 T_p 11 ms, T_q 60 ms (14B) or 94.2 ms (32B), a round trip of 14.07 ms, answers of 256 tokens, trees of 32. The server's
 own drafts have the best depth of 1 to 12; robots draft (T_q - RTT) / T_p levels (Sec. 4.3). The prices are the paper's.
+Figs. 8, 11 and 12 are parts, round trips and edge devices, every arm at its best depth.
 
 What a verification commits depends on how well the draft model foresees the target, which no paper prints for these
 pairs: see `candidates`. Every model of it but one is brought to the tokens a verification that the paper's server
@@ -12,12 +13,15 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from cloud_verifier.config import Scheduling
 from speculation.pass_cost import Load, PassCost
+from speculation.profiles import load_profile
 from speculation.progress import progress
 from vlm_nav_evaluation.figures import spread
 from vlm_nav_evaluation.fleet.candidates import MODELS, Candidates, tokens_of
@@ -67,7 +71,18 @@ AS_MEASURED = f"{EMBEDDED}, as measured"
 SERVER, SPECEDGE, OURS = "server_sd", "specedge", ("ours", "ours, exits")
 ORACLE = "oracle"
 """Robots that know where each verdict will end: what no rule of drafting ahead can pass."""
-EDGES = ("cohorts, no pre-drafts", SPECEDGE, *OURS, ORACLE)
+COHORTS = "cohorts, no pre-drafts"
+EDGES = (COHORTS, SPECEDGE, *OURS, ORACLE)
+BASIC, PROACTIVE, PIPELINED, BOTH = "one robot", "one robot, proactive", "two robots", "two robots, proactive"
+PARTS = {BASIC: (COHORTS, 1), PROACTIVE: (SPECEDGE, 1), PIPELINED: (COHORTS, 2), BOTH: (SPECEDGE, 2)}
+"""Fig. 8: what robots do, and in how many cohorts. The paper's third step is the last one here."""
+RTTS_S = (0.015, 0.025, 0.040, 0.050, 0.065)
+ORINS = ("orin_nano_tensorrt", "orin_nano_llama_cpp", "go2_a100")
+DEVICES = {"RTX 4090": T_P} | {name: load_profile(name).draft_s for name in ORINS}
+"""Fig. 12: T_p by edge device, an Orin's by its profile: a token of a 2B model. A level of a tree is taken to cost no
+more."""
+SOUGHT = 100
+"""Added to the seed where a depth is sought."""
 Run = tuple[Setting, int]
 """A setting and its robots."""
 
@@ -102,6 +117,12 @@ def ceiling(pair: Pair, model: Candidates) -> float:
     return tokens_of(model, TREE, DEEPEST) / pass_s(pair)
 
 
+def layer_split_s(rtt_s: float) -> float:
+    """Return the seconds of a token where a quarter of the 32B's layers runs on the edge: Fig. 11 prints 99.63 ms at a
+    round trip of 15 ms and 134.90 at 50, one round trip a token."""
+    return 0.09963 - 0.015 + rtt_s
+
+
 def server_run(pair: Pair, model: Candidates, batch: int, depth: int) -> Run:
     """Return `server_sd` with trees of a depth."""
     scheduling = Scheduling("fcfs", max_batch=batch, hint_tokens=0)
@@ -110,20 +131,32 @@ def server_run(pair: Pair, model: Candidates, batch: int, depth: int) -> Run:
     return Setting(system, times, model.workload(ANSWER, PROMPT)), batch
 
 
-def edge_run(pair: Pair, model: Candidates, batch: int, name: str, exits: tuple[Exit, ...] = ()) -> Run:
+def edge_run(
+    pair: Pair,
+    model: Candidates,
+    batch: int,
+    name: str,
+    exits: tuple[Exit, ...] = (),
+    *,
+    cohorts: int = 2,
+    rtt_s: float = RTT,
+    draft_s: float = T_P,
+    depth: int | None = None,
+) -> Run:
     """Return robots in two cohorts, one of `EDGES`: they draft while the verifier works for the others.
 
-    exits: in place of the one that "ours, exits" has.
+    exits: in place of the one that "ours, exits" has. cohorts: 1 where it works for nobody else. depth: of a draft; by
+    the paper's rule where it is None.
     """
     exits = exits or ((EXIT,) if name == OURS[1] else ())
     more = 1.0 + EXIT_COST * len(exits)
-    levels = min(TREE, depth_of(more * pass_s(pair, batch), RTT))
+    levels = depth or min(TREE, depth_of(more * pass_s(pair, batch), rtt_s, draft_s))
     ahead = name in (SPECEDGE, *OURS, ORACLE)
     drafting = Drafting(levels, ahead=ahead, tree=TREE, heads=1 if name == SPECEDGE else 0, oracle=name == ORACLE)
     scheduling = Scheduling("pipeline", max_batch=batch, collect_s=1.0, hint_tokens=0)
     system = System(name, scheduling, drafting=drafting, exits=exits)
-    times = Times("SpecEdge", cost_of(pair).scaled(more), T_P, RTT / 2.0)
-    return Setting(system, times, model.workload(ANSWER, PROMPT)), 2 * batch
+    times = Times("SpecEdge", cost_of(pair).scaled(more), draft_s, rtt_s / 2.0)
+    return Setting(system, times, model.workload(ANSWER, PROMPT)), cohorts * batch
 
 
 def arms(pair: Pair, model: Candidates, batch: int) -> dict[str, Run]:
@@ -134,7 +167,8 @@ def arms(pair: Pair, model: Candidates, batch: int) -> dict[str, Run]:
 
 
 def add_options(line: argparse.ArgumentParser) -> None:
-    """Register nothing: the setting is the paper's."""
+    """Register --parts; all else is the paper's."""
+    line.add_argument("--parts", action="store_true", help="specedge: its Figs. 8, 11 and 12 alone")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -142,8 +176,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     quick = options.quick
     pairs = dict(list(PAIRS.items())[:1]) if quick else PAIRS
     names = ["stretches"] if quick else [*MODELS, AS_MEASURED]
-    batches = BATCHES[:1] if quick else BATCHES
     seeds = range(options.seed, options.seed + (1 if quick else 3))
+    if options.parts:
+        found = {
+            pair: {name: parts(declared, name, quick, seeds, options.jobs) for name in names if name in MODELS}
+            for pair, declared in pairs.items()
+        }
+        return {"name": "specedge_parts", "window_s": [WARM_S, WINDOW_S], "parts": found}
+    batches = BATCHES[:1] if quick else BATCHES
     figures: dict[str, dict[str, Any]] = {pair: {} for pair in pairs}
     cells, keys = [], []
     for pair, name in itertools.product(pairs, names):
@@ -168,6 +208,57 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "window_s": [WARM_S, WINDOW_S],
         "rows": figures,
     }
+
+
+def parts(
+    pair: Pair, name: str, quick: bool, seeds: Sequence[int], jobs: int
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Return Fig. 8 of a pair with one of `MODELS`, and with candidates in stretches Fig. 11, as the paper of the 32B
+    alone, and Fig. 12. Every arm has the depth at which a robot's token takes least with another seed.
+
+    By place, then by arm: depth, tokens/s, seconds of a robot's token, tokens a verification, and how many times as
+    fast a robot is as the target alone, with a token a pass.
+    """
+    model, is_whole = brought_to(pair, MODELS[name]), name == "stretches" and not quick
+    depths = DEPTHS[::3] if quick else DEPTHS[:8]
+    alone_s = cost_of(pair).seconds(Load.row(1, CONTEXT))
+    runs: dict[tuple[str, str], dict[int, Run]] = {
+        ("parts", name): {depth: server_run(pair, model, 1, depth)}
+        for name, depth in ((SERVER, best_depth(pair, model, 1)), (f"{SERVER}, printed depth", pair.depth))
+    }
+    places = {"parts": (RTT, T_P, tuple(PARTS))}
+    if pair is PAIRS["Qwen3 32B/1.7B"] and is_whole:
+        places |= {f"RTT {1e3 * rtt_s:g} ms": (rtt_s, T_P, (PROACTIVE, BOTH)) for rtt_s in RTTS_S}
+    if is_whole:
+        places |= {name: (RTT, draft_s, (PROACTIVE, BOTH)) for name, draft_s in DEVICES.items() if draft_s != T_P}
+    for place, (rtt_s, draft_s, arms) in places.items():
+        for arm in arms:
+            system, cohorts = PARTS[arm]
+            runs[place, arm] = {
+                depth: edge_run(pair, model, 1, system, cohorts=cohorts, rtt_s=rtt_s, draft_s=draft_s, depth=depth)
+                for depth in depths
+            }
+    tried = [(key, depth) for key, each in runs.items() for depth in each if len(each) > 1]
+    cells = [(*runs[key][depth], seeds[0] + SOUGHT, window_of(runs[key][depth][1], True)) for key, depth in tried]
+    found = progress(run_parallel(cell, cells, jobs), total=len(cells), desc="SpecEdge, depths", unit="run")
+    seconds = dict(zip(tried, (each["itl_s"] for each in found), strict=True))
+    best = {key: min(each, key=lambda depth: seconds.get((key, depth), 0.0)) for key, each in runs.items()}
+    cells = [(*runs[key][depth], seed, window_of(runs[key][depth][1], quick))
+             for key, depth in best.items() for seed in seeds]  # fmt: skip
+    results, shown = iter(run_parallel(cell, cells, jobs)), dict[str, dict[str, dict[str, float]]]()
+    for (place, arm), depth in best.items():
+        each = [next(results) for _ in seeds]
+        row = {figure: float(np.mean([one[figure] for one in each])) for figure in each[0]}
+        shown.setdefault(place, {})[arm] = {"depth": depth, **row, "times_alone": alone_s / row["itl_s"]}
+    for place, (rtt_s, *_) in places.items():
+        if place.startswith("RTT"):
+            split_s = layer_split_s(rtt_s)
+            shown[place]["layer split, printed"] = {"itl_s": split_s, "times_alone": alone_s / split_s}
+    base = shown["parts"][SERVER]["itl_s"]
+    for rows in shown.values():
+        for row in rows.values():
+            row["itl_times"] = row["itl_s"] / base
+    return shown
 
 
 def window_of(robots: int, quick: bool) -> Window:
@@ -213,9 +304,18 @@ COLUMNS = (
 )  # fmt: skip
 
 
+PART_COLUMNS = (
+    Column("depth", "depth", ".0f"), Column("tokens/s", "tokens_per_s", ".1f"), Column("ms/token", "itl_s", ".1f", 1e3),
+    Column("times server_sd", "itl_times"), Column("tokens/verification", "tau"),
+    Column("busy %", "busy", ".0f", 100.0), Column("times as fast as the target alone", "times_alone"),
+)  # fmt: skip
+
+
 def report(data: Mapping[str, Any]) -> str:
     """Return the tables in words."""
-    parts = [
+    if "parts" in data:
+        return report_of_parts(data["parts"])
+    lines = [
         f"SpecEdge's setting; measured from {data['window_s'][0]:g} s on, {data['window_s'][1]:g} s of robots' time; "
         "batch 1 with several seeds, of which the spread is shown, larger batches with one",
         "assumed, not in the paper: T_q grows with the batch as WISP's Table 12 has it; the server's draft forward "
@@ -232,7 +332,17 @@ def report(data: Mapping[str, Any]) -> str:
     for pair, by_model in data["rows"].items():
         for name, figures in by_model.items():
             for batch, rows in figures["batches"].items():
-                parts += [f"\n{pair}, {name}, batch {batch}", figures_table("system", rows, COLUMNS)]
+                lines += [f"\n{pair}, {name}, batch {batch}", figures_table("system", rows, COLUMNS)]
             base = next(iter(figures["batches"][1].values()))["tokens_per_s"]["median"]
-            parts.append(f"no edge is faster at batch 1 than {figures['ceiling'] / base:.2f} times server_sd")
-    return "\n".join(parts)
+            lines.append(f"no edge is faster at batch 1 than {figures['ceiling'] / base:.2f} times server_sd")
+    return "\n".join(lines)
+
+
+def report_of_parts(pairs: Mapping[str, Any]) -> str:
+    """Return the tables of Figs. 8, 11 and 12."""
+    return "\n".join(
+        f"\n{pair}, {name}, {place}, batch 1, every arm at its best depth\n{figures_table('arm', rows, PART_COLUMNS)}"
+        for pair, by_model in pairs.items()
+        for name, by_place in by_model.items()
+        for place, rows in by_place.items()
+    )

@@ -134,6 +134,27 @@ def test_several_edges_share_one_verifier() -> None:
     assert sum(each.stats.server_queue_s for each in results) > 0.0
 
 
+@pytest.mark.parametrize(
+    ("edges", "acceptance", "times", "passes"),
+    [(1, 0.82, (0.0244, 0.0, 0.072, 0.0239), 1.5), (4, 0.93, (0.0072, 0.0, 0.062, 0.002), 0.9)],
+)
+def test_a_draft_that_grows_on_the_verifier_saves_a_lone_robot_time_and_a_shared_verifier_passes(
+    edges: int, acceptance: float, times: tuple[float, float, float, float], passes: float
+) -> None:
+    """PicoSpec's PreVerify: at its times (Qwen3 0.6B/32B) a pass begins early, among other robots a draft grows on."""
+    recording = Synthetic(tokens=60, acceptance=acceptance).draw(4)
+    draft_s, leaf, verify_s, one_way_s = times
+    timings = Timings("growing", draft_s, leaf, verify_s, one_way_s=one_way_s)
+
+    def spent(preverify: bool) -> tuple[float, int]:
+        results = decode(recording, timings, drafting("pipelined", recording, preverify=preverify), edges=edges)
+        assert [result.tokens for result in results] == answers(recording)
+        return sum(each.stats.total_s for each in results), sum(each.stats.cloud_passes for each in results)
+
+    (grown_s, grown), (whole_s, whole) = spent(True), spent(False)
+    assert grown_s < 0.98 * whole_s and grown < passes * whole
+
+
 @pytest.mark.parametrize("chunk", [10, 300])
 def test_prefills_in_chunks_change_times_alone(chunk: int) -> None:
     """A robot alone takes as long for its prompt in chunks as for all of it."""
