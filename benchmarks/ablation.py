@@ -260,7 +260,10 @@ def queues(options: argparse.Namespace) -> None:
     drafted for in that order, an early token after another, each of which takes T_c.
     """
     timings = load_timings("rtx_vicuna_7b", options.cost)
-    recording = recorded(options, options.steps or (QUICK_STEPS if options.quick else STEPS))
+    steps = options.steps or (QUICK_STEPS if options.quick else STEPS)
+    # Answers are all that is needed, so that a recording may be of models that are not there any more.
+    recording = Recording.load(options.recording) if options.recording else recorded(options, steps)
+    recording = replace(recording, steps=recording.steps[:steps])
     theirs = replace(recording, reliability={}, by_highest=True)
     rows = [(order, theirs) for order in TABLE_7] + [(("priority", "priority"), recording)]
     arms = []
@@ -332,7 +335,7 @@ def named(recording: Recording, gamma: int = START_GAMMA) -> dict[str, Any]:
 
 def plot_queues(about: Mapping[str, Any], misses: Mapping[str, Sequence[float]]) -> Figure:
     """Return how many verdicts exits name by depth and the misses by threads, with the paper's figures beside both."""
-    figure = new_figure(4.2)
+    figure = new_figure(5.4)
     by_depth, by_threads = figure.subplots(1, 2)
     for name, style in (("right", "o-"), ("by then", "--")):
         by_depth.plot(about["depth"], 100 * np.array(about[name]), style, color=MODE_COLOURS["fsd"], markersize=3,
@@ -349,7 +352,7 @@ def plot_queues(about: Mapping[str, Any], misses: Mapping[str, Sequence[float]])
     by_threads.set_ylabel("misses, %")
     for axes in (by_depth, by_threads):
         axes.set_ylim(0, 100)
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.15))
         plain(axes)
     return figure
 

@@ -58,10 +58,9 @@ def recorded_with_exits() -> Recording:
 def test_queues_are_those_of_table_7_and_exits_name_what_was_recorded(
     kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recording = recorded_with_exits()
-    monkeypatch.setattr(ablation, "recorded", lambda options, steps: recording)
+    recorded_with_exits().save(kept / "of_others.npz")
     monkeypatch.setattr(ablation, "THREADS", (1, 3))
-    assert ablation.main(["--queues", "--save"]) == 0
+    assert ablation.main(["--queues", "--recording", str(kept / "of_others.npz"), "--save"]) == 0
     saved = json.loads((kept / "decoding_queues.json").read_text())
     misses = saved["misses"]
     assert [*misses] == [*(", ".join(order) for order in ablation.TABLE_7), "priority, priority"]
