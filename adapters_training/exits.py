@@ -15,7 +15,7 @@ examples:
   python -m adapters_training exits --config config/exits/vicuna_7b.yaml --target models/vicuna-7b-v1.3 \\
       --data sg_90k_part1.json --out out/vicuna-exits
   python -m adapters_training exits --config config/exits/embedded_pair.yaml --target models/target --data out/data \\
-      --held-out out/held-out --out models/exits --steps 400
+      --held-out out/held-out --out out/exits --steps 400
 
 time: the progress bar estimates it; try everything first with --steps 2 and another --out. The paper's took 117 to 136
 hours of an A100 for a 7 B target (Table 2); the embedded pair's takes minutes on two CPU cores.

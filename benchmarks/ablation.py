@@ -1,8 +1,11 @@
 """What each technique brings: `full` with one switched off, and `sd` with one switched on, at the Go2's times.
 
 Of `full` as shipped, of `full` as it is fastest there, and the same without earlier answers; of `sd` as shipped and as
-it is fastest. What a mode is tuned on is not what is reported. With --picospec instead the rows of PicoSpec's Tables 1
-to 3 at its times: `pipelined`, without each of its parts, and what it is compared with.
+it is fastest. What a mode is tuned on is not what is reported.
+
+Two tables of the papers stand in its place where they are asked for. `--queues`: Early Exits' Table 7 at the RTX's
+times, `fsd` by Algorithms 1 and 2, with n branches for n threads, and what its exits name (`named`). `--picospec`: the
+rows of PicoSpec's Tables 1 to 3 at its times, `pipelined` without each of its parts, and what it is compared with.
 """
 
 from __future__ import annotations
@@ -18,13 +21,15 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.recordings import VIRTUAL, add_cost, add_recording, of_recording, recorded
+from cloud_verifier.exit_queue import QueuePolicy
 from edge_drafter import Mode
+from edge_drafter.settings import START_GAMMA
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.run import Arm
-from vlm_nav_evaluation.plots import MODE_COLOURS, PAPER, add_outputs, keep, new_figure, plain
+from vlm_nav_evaluation.plots import MODE_COLOURS, PAPER, SMALL, add_outputs, keep, new_figure, plain
 from vlm_nav_evaluation.results import provenance, settings_of, write_result
-from vlm_nav_evaluation.tables import Column, markdown
-from vlm_nav_evaluation.virtual_time import Recording, Synthetic, Timings, VirtualTime, load_timings
+from vlm_nav_evaluation.tables import Column, markdown, table
+from vlm_nav_evaluation.virtual_time import SERVER, Recording, Synthetic, Timings, VirtualTime, load_timings
 from vlm_nav_evaluation.virtual_time.figures import figures_of
 from vlm_nav_evaluation.virtual_time.tuning import NO_NGRAMS, TUNED, arms_at_best, split
 
@@ -74,6 +79,24 @@ COLUMNS = (
     Column("", "drafting", ""),
 )
 SHOWN = ("target_busy", "passes_per_token", "forwards_per_token", "miss_rate", "cpu_s_per_step")
+TABLE_7 = {
+    ("confidence", "priority"): (79.85, 62.93, 27.57),
+    ("confidence", "fifo"): (80.40, 63.48, 27.73),
+    ("random", "priority"): (82.32, 63.25, 26.92),
+    ("random", "fifo"): (84.56, 65.36, 27.68),
+    ("fifo", "priority"): (82.61, 64.43, 27.69),
+    ("fifo", "fifo"): (85.43, 65.67, 27.84),
+}
+"""Misses in percent by the edge's and the server's queue, with `PRINTED` threads."""
+PRINTED, THREADS = (3, 5, 10), (1, 3, 5, 10, 15)
+TABLE_6 = {
+    "Vicuna 7B, 30 threads": (14 / 32, 80.41),
+    "Vicuna 13B, 15 threads": (14 / 40, 74.38),
+    "Llama2 7B, 30 threads": (9 / 32, 90.37),
+    "Go2, Qwen2-VL 7B, 6 threads": (8 / 28, 44.37),
+}
+"""Early Exits, Tables 6 (RTX) and 8: the mean first exit that is right, as a share of the layers, and hits in percent.
+It prints no agreement by layer."""
 WAYS = {FULL: WITHOUT, f"{FULL}, {TUNED}": WITHOUT, f"{FULL}, {NO_NGRAMS}, {TUNED}": WITHOUT, SD: WITH,
         f"{SD}, {TUNED}": WITH}  # fmt: skip
 """What is changed of what; an arm of `arms_at_best`."""
@@ -203,9 +226,10 @@ def parts_of(row: Pipeline, first: Recording, shown: Recording, cost: str) -> di
 
 def run(options: argparse.Namespace) -> None:
     """Print a table for each recording and way, plot `full`'s, and save what was asked."""
+    if options.queues:
+        return queues(options)
     if options.picospec:
-        picospec(options)
-        return
+        return picospec(options)
     options.steps = options.steps or (QUICK_STEPS if options.quick else STEPS)
     timings, pair = load_timings("go2", options.cost).with_server_draft(), recorded(options, options.steps)
     sources = {"embedded pair": pair, "synthetic": SYNTHETIC.draw(max(2, options.steps // 5))}
@@ -227,6 +251,107 @@ def run(options: argparse.Namespace) -> None:
         about |= {"timings": asdict(timings), "kind": VIRTUAL}
         name = f"{command.result_name('decoding', options.frames)}_ablation"
         write_result(name, {**about, "steps": counts, "sources": found})
+
+
+def queues(options: argparse.Namespace) -> None:
+    """Print the misses of Table 7 beside the paper's, and those of this project's own order, and save what was asked.
+
+    The paper's rule: an exit is as confident as its most probable token (s = max q), it leaves the server and is
+    drafted for in that order, an early token after another, each of which takes T_c.
+    """
+    timings = load_timings("rtx_vicuna_7b", options.cost)
+    recording = recorded(options, options.steps or (QUICK_STEPS if options.quick else STEPS))
+    theirs = replace(recording, reliability={}, by_highest=True)
+    rows = [(order, theirs) for order in TABLE_7] + [(("priority", "priority"), recording)]
+    arms = []
+    for (edge, server), source in rows:
+        changes = {"recording": source, "server": SERVER.changed(
+            queue_policy=QueuePolicy(server), early_rate=1.0 / timings.one_way_s, early_burst=1)}  # fmt: skip
+        for threads in THREADS:
+            text = f"queue_policy={edge},branches={threads},leaves={threads}"
+            arms.append(Arm[Any](f"{edge}, {server}, {threads}", Mode.FSD.value, {**changes, "text": text}))
+    run = VirtualTime(recording, timings).run(arms)
+    misses = iter([figures_of(run.answers[arm.name], timings)["miss_rate"] for arm in arms])
+    found = {f"{edge}, {server}": [next(misses) for _ in THREADS] for (edge, server), _ in rows}
+    about = named(recording)
+    print(f"{timings}\n{VIRTUAL}\n{about}\nmisses in percent, the paper's in brackets\n")
+    lines = []
+    for (order, _), values in zip(rows, found.values(), strict=True):
+        paper = dict(zip(PRINTED, TABLE_7.get(order, ()), strict=False))
+        shown = (
+            f"{100 * value:.1f}" + (f" ({paper[n]})" if n in paper else "")
+            for n, value in zip(THREADS, values, strict=True)
+        )
+        lines.append((", ".join(order), *shown))
+    print(table(("edge, server", *map(str, THREADS)), lines))
+    keep(plot_queues(about, found), "decoding_queues", options)
+    if options.save:
+        about |= {"settings": settings_of(options), **provenance(options), **of_recording(recording)}
+        about |= {"timings": asdict(timings), "kind": VIRTUAL, "threads": THREADS}
+        write_result(
+            "decoding_queues", {**about, "misses": found, "paper": {", ".join(k): v for k, v in TABLE_7.items()}}
+        )
+
+
+def named(recording: Recording, gamma: int = START_GAMMA) -> dict[str, Any]:
+    """Return what exits say about chains of `gamma` drafted tokens: how many different verdicts they give of one, and
+    by layer how often the verdict is the target's (`right`) and how often that or an earlier one is (`by then`).
+
+    Every chain begins behind the target's last verdict. Raises ValueError for synthetic exits.
+    """
+    different, right = list[int](), list[Any]()
+    for step in recording.steps:
+        if step.exit_tokens is None:
+            raise ValueError("synthetic exits have no tokens of their own; give a --recording")
+        tokens, drafted, place = np.array(step.tokens), step.draft_tokens[:, 0], 1
+        accepted = (drafted == tokens).tolist()
+        while place < len(tokens):
+            most = min(place + gamma, len(tokens) - 1)
+            ends = []
+            for column in (*step.exit_tokens.T, tokens):
+                end = place
+                while end < most and column[end] == drafted[end] and accepted[end]:
+                    end += 1
+                ends.append((end, int(column[end])))
+            *exits, final = ends
+            different.append(len(set(exits)))
+            right.append([verdict == final for verdict in exits])
+            place = final[0] + 1
+    by_then = np.maximum.accumulate(np.array(right), axis=1)
+    depth = (np.array(recording.exit_layers) + 1) / recording.layers
+    is_named = by_then[:, -1]
+    return {
+        "verifications": len(right),
+        "different": float(np.mean(different)),
+        "depth": depth.round(4).tolist(),
+        "right": np.mean(right, axis=0).round(4).tolist(),
+        "by then": by_then.mean(axis=0).round(4).tolist(),
+        "mean depth": float(depth[by_then[is_named].argmax(axis=1)].mean()) if is_named.any() else None,
+    }
+
+
+def plot_queues(about: Mapping[str, Any], misses: Mapping[str, Sequence[float]]) -> Figure:
+    """Return how many verdicts exits name by depth and the misses by threads, with the paper's figures beside both."""
+    figure = new_figure(4.2)
+    by_depth, by_threads = figure.subplots(1, 2)
+    for name, style in (("right", "o-"), ("by then", "--")):
+        by_depth.plot(about["depth"], 100 * np.array(about[name]), style, color=MODE_COLOURS["fsd"], markersize=3,
+                      label={"right": "this exit", "by then": "this or an earlier one"}[name])  # fmt: skip
+    for number, (name, (depth, hits)) in enumerate(TABLE_6.items()):
+        by_depth.plot([depth], [hits], "DsoX"[number], color=PAPER, label=f"paper: {name}")
+    by_depth.set_xlabel("depth of the exit (paper: mean first right one)")
+    by_depth.set_ylabel("verdicts of the target, %")
+    for order, colour in (("confidence, priority", "fsd"), ("fifo, fifo", "sd")):
+        paper = TABLE_7[tuple(order.split(", "))]  # type: ignore[index]
+        by_threads.plot(THREADS, 100 * np.array(misses[order]), "o-", color=MODE_COLOURS[colour], label=order)
+        by_threads.plot(PRINTED, paper, "D", color=MODE_COLOURS[colour], markeredgecolor=PAPER, label=f"paper: {order}")
+    by_threads.set_xlabel("threads")
+    by_threads.set_ylabel("misses, %")
+    for axes in (by_depth, by_threads):
+        axes.set_ylim(0, 100)
+        axes.legend(fontsize=8)
+        plain(axes)
+    return figure
 
 
 def by_name(rows: list[dict[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
@@ -268,7 +393,7 @@ def plot(sources: Mapping[str, Sequence[Mapping[str, Any]]], cost: str) -> Figur
 
     cost: what loads cost, in words.
     """
-    figure = new_figure(1.4 + 0.32 * max(len(rows) for rows in sources.values()))
+    figure = new_figure(1.8 + 0.4 * max(len(rows) for rows in sources.values()))
     panels = figure.subplots(1, len(sources), sharey=True, squeeze=False)[0]
     for axes, (title, rows) in zip(panels, sources.items(), strict=True):
         places = np.arange(len(rows))
@@ -279,15 +404,15 @@ def plot(sources: Mapping[str, Sequence[Mapping[str, Any]]], cost: str) -> Figur
         axes.hlines(places, low, high, color=PAPER, linewidth=1.2)
         for place, value in zip(places, middle, strict=True):
             label = f"{round(value):+d} %" if round(value) else "0 %"
-            axes.text(1.0, place, label, va="center", fontsize=10, transform=axes.get_yaxis_transform())
+            axes.text(1.0, place, label, va="center", fontsize=SMALL, transform=axes.get_yaxis_transform())
         axes.axvline(0.0, color=PAPER, linewidth=1.0)
-        axes.set_yticks(places, [row["name"] for row in rows], fontsize=10)
-        axes.set_title(title, fontsize=11)
+        axes.set_yticks(places, [row["name"] for row in rows])
+        axes.set_title(title)
         axes.set_xlabel("step time, % more than with it")
         plain(axes, "x")
     panels[0].invert_yaxis()
-    title = f"What {FULL} loses without one technique (Go2 times, virtual; line: 95 % interval)"
-    figure.suptitle(f"{title}\n{cost}", fontsize=12)
+    title = f"What {FULL} loses without one technique\n(Go2 times, virtual; line: 95 % interval)"
+    figure.suptitle(f"{title}\n{cost}", fontsize=14)
     return figure
 
 
@@ -298,7 +423,11 @@ def parser() -> argparse.ArgumentParser:
     add_cost(line)
     shown = "recorded frames; a fifth as many answers, five times as long, are synthetic"
     line.add_argument("--steps", type=int, help=f"{shown} (default: {STEPS}, with --quick {QUICK_STEPS})")
-    line.add_argument("--picospec", action="store_true", help="PicoSpec's Tables 1 to 3 instead, of synthetic answers")
+    papers = line.add_mutually_exclusive_group()
+    papers.add_argument("--queues", action="store_true", help="the queues of Early Exits, Table 7, in their place")
+    papers.add_argument(
+        "--picospec", action="store_true", help="PicoSpec's Tables 1 to 3 instead, of synthetic answers"
+    )
     add_recording(line)
     return line
 

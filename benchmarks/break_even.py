@@ -29,7 +29,7 @@ from speculation.progress import progress
 from vlm_nav_evaluation.experiment.command import command_line, main_of
 from vlm_nav_evaluation.experiment.run import Arm
 from vlm_nav_evaluation.figures import spread
-from vlm_nav_evaluation.plots import MODE_COLOURS, add_outputs, keep, new_figure
+from vlm_nav_evaluation.plots import COLOURS, MODE_COLOURS, SMALL, add_outputs, keep, new_figure
 from vlm_nav_evaluation.results import provenance, settings_of, write_result
 from vlm_nav_evaluation.tables import Column, figures_table
 from vlm_nav_evaluation.virtual_time import PAPERS, Recording, Synthetic, Timings, VirtualTime
@@ -47,12 +47,13 @@ CONTOURS = (1.02, 1.5, 2.0, 3.0, 4.0)
 """Speed-ups with a line. The first is where `full` leaves plain cloud decoding; at 1 it is level over a wide area."""
 CLOUD, SD, FSD = Mode.CLOUD.value, Mode.SD.value, Mode.FSD.value
 SPECULATIVE = tuple(mode.value for mode in Mode if mode.drafts)
+NANO = "Orin Nano, 4-bit engine"
 STYLES = {
-    "Early Exits": ("o", "#54a24b"),
-    "PicoSpec (Jetson AGX)": ("s", "#72b7b2"),
-    "SpecEdge (RTX 4090)": ("D", "#eeca3b"),
-    "Orin, fast server": ("^", "#e45756"),
-    "Orin Nano, 4-bit engine, fast server": ("v", "#f58518"),
+    "Early Exits": ("o", COLOURS[2]),
+    "PicoSpec (Jetson AGX)": ("s", COLOURS[5]),
+    "SpecEdge (RTX 4090)": ("D", "#F0E442"),
+    "Orin, fast server": ("^", COLOURS[1]),
+    NANO: ("v", COLOURS[3]),
 }
 """Marker shape and colour by `Marker.paper`."""
 
@@ -113,6 +114,10 @@ def markers(measured: Sequence[float] = ()) -> list[Marker]:
         times = (drafting_s / 4, 1.0 / rate, (waiting_s - 1.0 / rate) / 2.0)
         found.append(Marker("PicoSpec (Jetson AGX)", model, *times, f"{pair}: {DERIVED}", (7.0, -3.0)))
     found.append(SPECEDGE)
+    go2 = PAPERS["go2"]
+    for profile, engine in ENGINES.items():
+        where = f"{engine}, the Go2's T_q and T_c: Early Exits, Table 8(a); T_p: profile {profile}"
+        found.append(Marker(NANO, "", load_profile(profile).draft_s, go2.verify_s, go2.one_way_s, where))
     for verify_s in (0.010, 0.020, *measured):
         server, way_s = f"T_q {1e3 * verify_s:.0f} ms", 0.010
         how = "T_q measured, T_c assumed" if verify_s in measured else "assumed"
@@ -122,11 +127,7 @@ def markers(measured: Sequence[float] = ()) -> list[Marker]:
         for profile, engine in ENGINES.items():
             draft_s = load_profile(profile).draft_s
             where = f"{engine}, T_q {1e3 * verify_s:g} ms, T_c {1e3 * way_s:g} ms: {how}; T_p: profile {profile}"
-            found.append(
-                Marker(
-                    "Orin Nano, 4-bit engine, fast server", "", draft_s, verify_s, way_s, where, (0.0, 8.0), "center"
-                )
-            )
+            found.append(Marker(NANO, "", draft_s, verify_s, way_s, where))
     return found
 
 
@@ -170,7 +171,7 @@ def plot(
     places: Sequence[Marker],
 ) -> Figure:
     """Return the map with markers at `places`; `caption` is one line about what was decoded."""
-    figure = new_figure(7.2)
+    figure = new_figure(8.6)
     axes = figure.add_subplot(xscale="log", yscale="log", xlim=(drafts[0], drafts[-1]), ylim=(ways[0], ways[-1]))
     entries = {mode: mode, **{name: f"{name}_best" for name in (SD, FSD) if name != mode}}
     medians = {name: grid(cells, len(drafts), entry) for name, entry in entries.items()}
@@ -182,7 +183,7 @@ def plot(
     contours = [level for level in CONTOURS if medians[mode].min() < level < medians[mode].max()]
     if contours:
         lines = axes.contour(drafts, ways, medians[mode], levels=contours, colors="#123a66", linewidths=1.1)
-        axes.clabel(lines, fmt=lambda level: f"{mode} {level:g}x", fontsize=8)
+        axes.clabel(lines, fmt=lambda level: f"{mode} {level:g}x", fontsize=SMALL)
     for name, style in ((FSD, "-"), (SD, "--")):
         best = grid(cells, len(drafts), f"{name}_best")
         if best.min() < 1.0 < best.max():
@@ -194,13 +195,13 @@ def plot(
         axes.plot([], [], shape, color=fill, markeredgecolor="black", label=paper)
     for each in places:
         shape, fill = STYLES[each.paper]
-        axes.plot(*each.place, shape, color=fill, markeredgecolor="black", markersize=8, zorder=5)
+        axes.plot(*each.place, shape, color=fill, markeredgecolor="black", markersize=10, zorder=5)
         axes.annotate(
-            each.label, each.place, each.at, textcoords="offset points", fontsize=9, ha=each.align,
+            each.label, each.place, each.at, textcoords="offset points", fontsize=SMALL, ha=each.align,
             fontweight="bold" if each.label == "Go2" else "normal",
             zorder=6, bbox={"facecolor": "white", "alpha": 0.6, "edgecolor": "none", "pad": 0.6},
         )  # fmt: skip
-    figure.legend(loc="outside lower center", ncols=3, fontsize=8, title=caption, title_fontsize=8)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=SMALL, title=caption, title_fontsize=SMALL)
     bar = figure.colorbar(heat, ax=axes, pad=0.01, aspect=30, label=f"{mode}: times faster than cloud decoding")
     bar.set_ticks([each for each in (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0) if each <= most])
     bar.ax.yaxis.set_minor_locator(NullLocator())
@@ -213,7 +214,7 @@ def plot(
     axes.set_ylabel("T_c / T_q: one way over the link over one pass")
     worst = "\n".join(["worst place of the map:", *(f"{name} {each.min():.2f}x" for name, each in medians.items())])
     corner: dict[str, Any] = {"transform": axes.transAxes, "ha": "right", "va": "top"}
-    axes.text(0.98, 0.97, worst, fontsize=10, color="#333333", **corner)
+    axes.text(0.98, 0.97, worst, fontsize=SMALL, color="#333333", **corner)
     axes.set_title("Where drafting on the edge pays, and where it costs")
     return figure
 

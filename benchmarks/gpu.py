@@ -62,7 +62,7 @@ def _tests(options: argparse.Namespace) -> list[str]:
 
 
 def _exactness(dtype: str, options: argparse.Namespace) -> list[str]:
-    steps, fewer = ("1", ["--modes", "sd", "full"]) if options.quick else ("40", [])
+    steps, fewer = ("1", ["--modes", "sd,full"]) if options.quick else ("40", [])
     journal = ["--journal", str(options.out / f"exactness_{dtype}_answers"), "--restart"]
     given = ["--steps", steps, "--device", options.device, "--dtype", dtype]
     return ["-m", "benchmarks.exactness", *given, *fewer, *journal]

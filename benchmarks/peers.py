@@ -31,7 +31,7 @@ from vlm_nav_evaluation.experiment.questions import warmed_up
 from vlm_nav_evaluation.experiment.reference_answers import Flip, ModelAlone, bugs, margins
 from vlm_nav_evaluation.experiment.run import WARM_UP, Arm, Question, Run
 from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets
-from vlm_nav_evaluation.plots import MODE_COLOURS, add_outputs, bar_plot, keep
+from vlm_nav_evaluation.plots import MODE_COLOURS, SMALL, add_outputs, bar_plot, keep
 from vlm_nav_evaluation.tables import Column, figures_table, spread_columns
 
 STEPS, QUICK_STEPS = 60, 2
@@ -48,10 +48,10 @@ FORGETFUL = "full, earlier answers off"
 FED = "sd, fed head"
 MODES = (Mode.CLOUD.value, Mode.SD.value, Mode.FSD.value, Mode.FULL.value)
 OURS = (*MODES, FORGETFUL, FED)
-PEER_COLOUR = "#bab0ac"
+PEER_COLOUR = "#cccccc"
 OWN_COLOURS = {
     **MODE_COLOURS,
-    ALONE: "#79706e",
+    ALONE: "#777777",
     FORGETFUL: MODE_COLOURS[Mode.FULL.value],
     FED: MODE_COLOURS[Mode.SD.value],
 }
@@ -122,8 +122,8 @@ def plot(figures: Mapping[str, Mapping[str, Any]], title: str) -> Figure:
     """Return one bar an arm: the median step, a whisker from the fastest to the slowest, the ratio to `generate`."""
     whose = {name: "this project" if name in (ALONE, *OURS) else "transformers" for name in figures}
     labels = [f"{whose[name]}: {'target alone' if name == ALONE else name}" for name in figures]
-    words = "ms per step: median, whiskers to the fastest and the slowest (1.5x: faster than generate)"
-    figure, axes = bar_plot(1.5 + 0.42 * len(figures), labels, title, words)
+    words = "ms a step: median, fastest, slowest"
+    figure, axes = bar_plot(1.8 + 0.48 * len(figures), labels, title, words)
     for row, (name, entry) in enumerate(figures.items()):
         low, middle, high = (1e3 * entry["total_s"][key] for key in ("min", "median", "max"))
         colour = OWN_COLOURS.get(name, PEER_COLOUR)
@@ -131,7 +131,7 @@ def plot(figures: Mapping[str, Mapping[str, Any]], title: str) -> Figure:
         axes.barh(row, middle, 0.66, color=colour, xerr=ends, ecolor="#333333", capsize=2)
         ratio = entry["ratio_low_median_high"]
         label = f"{middle:.0f} ms" + (f", {ratio[1]:.2f}x" if ratio is not None and name != GREEDY else "")
-        axes.text(1.01, row, label, va="center", fontsize=10, transform=axes.get_yaxis_transform())
+        axes.text(1.01, row, label, va="center", fontsize=SMALL, transform=axes.get_yaxis_transform())
     axes.set_xlim(left=0)
     return figure
 

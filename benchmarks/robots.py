@@ -39,7 +39,8 @@ from vlm_nav_evaluation.experiment.run import Answer, Arm, Question
 from vlm_nav_evaluation.experiment.sockets import edge_config
 from vlm_nav_evaluation.figures import spread
 from vlm_nav_evaluation.options import several
-from vlm_nav_evaluation.plots import MODE_COLOURS, add_outputs, keep, new_figure, plain
+from vlm_nav_evaluation.plots import COLOURS, MARKERS, SMALL, add_outputs, keep, new_figure, plain
+from vlm_nav_evaluation.results import mark_busy
 from vlm_nav_evaluation.tables import MS, Column, figures_table
 from vlm_nav_evaluation.verifier_process import CONNECT_LIMIT_S, verifier, verifier_flags
 
@@ -65,7 +66,6 @@ COLUMNS = (
     Column("busy", "busy", ".0f"),
     Column("wrong", "wrong", ".0f"),
 )
-LINE_COLOURS = ("#e45756", "#f58518", "#54a24b", "#b279a2", "#72b7b2", "#eeca3b", "#9c755f")
 
 
 class Served(NamedTuple):
@@ -237,24 +237,23 @@ def cores() -> Cores:
 
 def plot(by_robots: Mapping[str, Mapping[str, Mapping[str, Any]]], profile: str) -> Figure:
     """Return tokens per second and the slow steps over the number of robots."""
-    figure = new_figure(3.6)
+    figure = new_figure(4.6)
     panels = figure.subplots(1, 2)
-    numbers, colours = [int(count) for count in by_robots], iter(LINE_COLOURS)
-    for arm in next(iter(by_robots.values())):
-        colour = MODE_COLOURS[arm] if arm in MODE_COLOURS else next(colours)
+    numbers = [int(count) for count in by_robots]
+    for colour, marker, arm in zip(COLOURS, MARKERS, next(iter(by_robots.values())), strict=False):
         for axes, name in zip(panels, ("tokens_per_s", "step_p95_s"), strict=True):
             spreads = [by_robots[count][arm][name] for count in by_robots]
-            axes.plot(numbers, [each["median"] for each in spreads], "o-", color=colour, label=arm, ms=4)
+            axes.plot(numbers, [each["median"] for each in spreads], f"{marker}-", color=colour, label=arm)
             low, high = ([each[end] for each in spreads] for end in ("min", "max"))
             axes.fill_between(numbers, low, high, color=colour, alpha=0.15, linewidth=0)
-    labels = ("tokens per second, all robots", "95th percentile of a step, seconds")
+    labels = ("tokens a second, all robots", "95 % of steps within, s")
     for axes, label in zip(panels, labels, strict=True):
         axes.set_xscale("log", base=2)
         axes.set_xticks(numbers, [str(count) for count in numbers])
         axes.set_ylim(bottom=0.0)
         axes.set(xlabel="robots", ylabel=label, title=f"profile {profile}")
         plain(axes)
-    panels[0].legend(fontsize=8)
+    panels[0].legend(fontsize=SMALL)
     return figure
 
 
@@ -284,6 +283,7 @@ def run(options: argparse.Namespace) -> int:
 
     Raises ValueError or RuntimeError, in one sentence, where it cannot.
     """
+    mark_busy(options)
     quick = options.quick
     options.steps = options.steps or (QUICK_STEPS if quick else STEPS)
     options.robots = options.robots or list(QUICK_ROBOTS if quick else ROBOTS)

@@ -22,7 +22,7 @@ from vlm_nav_evaluation.experiment.questions import warmed_up
 from vlm_nav_evaluation.experiment.run import Arm, Question, Run
 from vlm_nav_evaluation.experiment.sockets import sockets
 from vlm_nav_evaluation.figures import median_interval
-from vlm_nav_evaluation.plots import add_outputs, bar_plot, keep
+from vlm_nav_evaluation.plots import COLOURS, SMALL, add_outputs, bar_plot, keep
 from vlm_nav_evaluation.tables import Column, figures_table, spread_columns
 
 WARM_UP = 1
@@ -79,14 +79,14 @@ def compare(run: Run, bases: Mapping[str, str]) -> dict[str, dict[str, Any]]:
 def plot(figures: Mapping[str, Mapping[str, Any]], title: str) -> Figure:
     """Return the bytes per round of `sd` by sampling scheme, up and down."""
     shown = {name.split()[0]: each for name, each in figures.items() if name.endswith(f" {Mode.SD.value}")}
-    figure, axes = bar_plot(4.2, list(shown), title, "bytes per round, as the socket counted them")
+    figure, axes = bar_plot(5.2, list(shown), title, "bytes per round, as the socket counted them")
     for shift, way, colour, label in (
-        (-0.19, "up", "#4c78a8", "up: drafts"),
-        (0.19, "down", "#f58518", "down: commits"),
+        (-0.19, "up", COLOURS[0], "up: drafts"),
+        (0.19, "down", COLOURS[3], "down: commits"),
     ):
         values = [each[f"bytes_{way}_per_round"] for each in shown.values()]
         bars = axes.barh([row + shift for row in range(len(shown))], values, 0.36, color=colour, label=label)
-        axes.bar_label(bars, [f" {value:,.0f} B" for value in values], fontsize=9)
+        axes.bar_label(bars, [f" {value:,.0f} B" for value in values], fontsize=SMALL)
     axes.set_xscale("log")
     axes.set_xlim(10, 4.0 * max(each["bytes_up_per_round"] for each in shown.values()))
     axes.legend(loc="lower right")

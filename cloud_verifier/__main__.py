@@ -27,22 +27,25 @@ def parser(settings: Mapping[str, Any] | None = None) -> argparse.ArgumentParser
     """Return the command line; flags and defaults are those of `ServerConfig`, or of a file's `settings`."""
     top = argparse.ArgumentParser(prog="cloud_verifier", description="Verifies robots' drafts with one target model.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    serve = commands.add_parser("serve", help="load a target model and serve it", description=serve_model.__doc__)
+    does = "Load a target model and serve it until SIGTERM or SIGINT."
+    serve = commands.add_parser("serve", help="load a target model and serve it", description=does)
     about = "YAML file of settings, as config/verifier.yaml of the ROS package; flags override it"
     serve.add_argument("--config", type=path_flag, default=argparse.SUPPRESS, help=about)
     add_flags(serve, ServerConfig, defaults=settings)
     about = "many verifiers behind one address, by Ray on this machine or on many"
-    cluster = commands.add_parser("cluster", help=about, description=serve_cluster.__doc__)
+    does = "Serve one model by many verifiers until SIGTERM or SIGINT."
+    cluster = commands.add_parser("cluster", help=about, description=does)
     cluster.add_argument("--config", type=path_flag, default=argparse.SUPPRESS, help="as of serve")
     add_flags(cluster, ClusterSettings)
     add_flags(cluster, Scaling, without=("min", "max"))
     add_flags(cluster, ServerConfig, defaults={"drain_s": DRAIN_S, **(settings or {})})
     keygen = commands.add_parser("keygen", help="make CURVE keys for the server and a robot")
-    keygen.add_argument("--keys", type=path_flag, help="folder to make them in")
+    keygen.add_argument("--keys", type=path_flag, help="folder to make them in; made where there is none")
     about = "add an API key of --client to this file, for the OpenAI chat API; with --keys its CURVE keys too"
     keygen.add_argument("--api-keys", type=path_flag, help=about)
     what = keygen.add_mutually_exclusive_group()
-    what.add_argument("--client", default="client", help="name of the robot (default: client)")
+    about = "name of the robot, or of who asks by the chat API (default: client)"
+    what.add_argument("--client", default="client", help=about)
     about = "make the key that is to replace the server's, for the robots to have it beforehand"
     what.add_argument("--next-server", action="store_true", help=about)
     about = "put the next key in place of the server's; a verifier that runs takes it up"

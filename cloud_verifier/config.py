@@ -58,7 +58,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 class Target(Settings, frozen=True):
     """Names what is served."""
 
-    model: Annotated[Path, Meta(description="folder of a Qwen2-VL or Qwen2.5-VL model, or its name on the hub")]
+    model: Annotated[Path, Meta(description="folder of a model (families: docs/models.md), or its name on the hub")]
     exits: Annotated[
         Path | None, Meta(description="folder of exit heads; default: the model's folder, or `exits` beside it")
     ] = None

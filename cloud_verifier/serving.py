@@ -46,7 +46,7 @@ def monitored(config: ServerConfig) -> Iterator[tuple[Figures, VerifierHealth, H
     with ExitStack() as stack:
         figures = Figures(clock)
         health = VerifierHealth(figures, clock, settings.hang_s)
-        pages = stack.enter_context(pages_served(settings, health))
+        pages = stack.enter_context(pages_served(settings, health, config.chat_api.api_keys is not None))
         yield figures, health, pages
 
 

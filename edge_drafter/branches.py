@@ -47,7 +47,7 @@ class BranchQueue:
     def best(self) -> list[Branch]:
         """Return the branches worth drafting, first the one to draft first; at most `limit`."""
         branches = list(self._branches.values())
-        if self._policy is BranchOrder.PRIORITY:
+        if self._policy in (BranchOrder.PRIORITY, BranchOrder.CONFIDENCE):
             branches.sort(key=lambda branch: -branch.score)
         elif self._policy is BranchOrder.RANDOM:
             branches.sort(key=lambda branch: self._lots[branch.anchor])

@@ -69,10 +69,15 @@ class DraftSelector:
         return path[-1] if path else node
 
     def is_full(self, node: int, want: int | None = None) -> bool:
-        """Whether a full draft, or one of `want` tokens, stands behind `node`."""
+        """Whether a full draft, or one of `want` tokens, stands behind `node`.
+
+        How likely `node` itself is has no say: the draft is for the case that it is committed.
+        """
         want = self.need(node) if want is None else want
         path = self.path(node, want)
-        return len(path) >= want or self.closes(path[-1] if path else node)
+        if len(path) >= want:
+            return True
+        return self.closes(path[-1]) if path else self.ends_at(node) or self._tree[node].proposals == ()
 
     def cut(self, anchor: int) -> list[int]:
         """Return the nodes of the best draft behind `anchor`, parents first: a chain, or a tree.

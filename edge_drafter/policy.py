@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from edge_drafter.branches import Branch, BranchQueue
 from edge_drafter.in_flight import SentDraft
+from edge_drafter.settings import BranchOrder
 from edge_drafter.step import Step
 from edge_drafter.tree import Origin
 from speculation.wire import Idle
@@ -272,10 +273,10 @@ class Policy:
         self._happened()
 
     def on_early_token(self, node: int, confidence: float) -> None:
-        """Take what an exit said: the answer goes through `node`."""
-        want = self._selector.need(node)
+        """Take what an exit said with this confidence: the answer goes through `node`."""
+        want, is_own = self._selector.need(node), self._config.queue_policy is BranchOrder.CONFIDENCE
         if want > 0 and not self._selector.ends_at(node):
-            self._queue.put(Branch(node, want, confidence))
+            self._queue.put(Branch(node, want, confidence if is_own else self._tree[node].reach))
         self._happened()
 
     def on_commit(self, now: float) -> None:

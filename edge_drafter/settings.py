@@ -81,9 +81,14 @@ class Mode(str, Enum):
 
 
 class BranchOrder(str, Enum):
-    """The order in which branches are pre-drafted (Early Exits, Algorithm 1 uses the priority)."""
+    """The order in which branches are pre-drafted.
+
+    `priority`: as likely as exit and draft together have them. `confidence`: by the exit's own confidence (Early Exits,
+    Algorithm 1, queue Q_p). `fifo`: as they came. `random`: each gets a random place.
+    """
 
     PRIORITY = "priority"
+    CONFIDENCE = "confidence"
     FIFO = "fifo"
     RANDOM = "random"
 

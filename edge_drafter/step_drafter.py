@@ -150,7 +150,7 @@ class StepDrafter:
         if not step.config.early_tokens or step.selector.ends_at(anchor) or len(self._named_places) >= MOST_NAMED:
             return False
         self._named = self._expect(anchor, early)
-        self.policy.on_early_token(self._named, step.tree[self._named].reach)
+        self.policy.on_early_token(self._named, early.confidence)
         return True
 
     def take_commit(self, commit: Commit, tokens: list[int], now: float, since_s: float) -> Outcome:

@@ -75,7 +75,7 @@ draft=$out/distil/model
 
 # Exits after all layers that may have one, of which the few that pay are kept.
 run exits --config config/exits/embedded_pair.yaml --target "$target" --data "${frames[@]}" --held-out "$out/held-out" \
-    --layers 0,1,2,3,4,5,6 --device auto --out "$out/exits"
+    --device auto --out "$out/exits"
 run measure-exits --target "$target" --draft "$draft" --exits "$out/exits" --held-out "$out/held-out"
 run select-exits --exits "$out/exits" --out "$out/models/exits" --profile go2_a100_scaled
 

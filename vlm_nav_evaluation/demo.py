@@ -42,7 +42,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     asked.add_argument("--instruction", help="given to the robot (default: find the TARGET)")
     asked.add_argument("--say", metavar="SENTENCE", help="given to the robot; the room hides what it names, not TARGET")
     line.add_argument("--time", type=float, default=270.0, help="seconds that the robot has (default: 270)")
-    line.add_argument("--out", type=path_flag, default=PROJECT / "out" / "demo", help="bag, log and report go here")
+    shown = "bag, log and report go here (default: out/demo)"
+    line.add_argument("--out", type=path_flag, default=PROJECT / "out" / "demo", help=shown)
     line.add_argument("--no-gain", action="store_true", help="do not ask the run's frames again to compare modes")
     line.set_defaults(run=run)
 

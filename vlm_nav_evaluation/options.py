@@ -31,7 +31,7 @@ def add_pair(line: argparse.ArgumentParser) -> None:
 
 def add_gamma(line: argparse.ArgumentParser) -> None:
     """Register --gamma."""
-    shown = "draft tokens per verification, or auto (default: 4)"
+    shown = "draft tokens per verification; or auto, or balance (docs/decoding.md) (default: 4)"
     line.add_argument("--gamma", type=gamma, default=4, help=shown)
 
 
@@ -53,7 +53,8 @@ def add_views(line: argparse.ArgumentParser) -> None:
 def add_resumable_out(line: argparse.ArgumentParser, out: str) -> None:
     """Register --out and --restart of a command that keeps a journal in a folder."""
     folder = PROJECT / "out" / out
-    line.add_argument("--out", type=path_flag, default=folder, help="results; the same command goes on there")
+    shown = f"results; the same command goes on there (default: out/{out})"
+    line.add_argument("--out", type=path_flag, default=folder, help=shown)
     line.add_argument("--restart", action="store_true", help="throw away what --out holds")
 
 

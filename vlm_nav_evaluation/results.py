@@ -7,18 +7,21 @@ import json
 import platform
 import re
 import subprocess
+import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from spec_vlm_nav.graph import PROJECT
-from speculation.machine_info import host
+from speculation.machine_info import busy_share, host
 from speculation.vlm.folder import folder_fingerprint
 
 RESULTS = PROJECT / "benchmarks" / "results"
 EARLIER_PAIRS = {"0_2_0": {"target": "9c511434000aa1a5", "draft": "72825617c1d33a23"}}
 """Fingerprints of pairs that were shipped before, by the end of their results' names."""
+BUSY_SHARE, BUSY_S = 0.1, 0.5
+"""The share of the processors from which figures are marked, and for how long it is read."""
 NOT_SETTINGS = ("save", "busy", "out", "trace", "journal", "restart", "action", "command", "run")
 """Options that do not change what is measured."""
 
@@ -42,16 +45,25 @@ def commit() -> str:
     return found.stdout.strip() + ("+" if changed else "") or "-"
 
 
+def mark_busy(options: argparse.Namespace) -> None:
+    """Find out, before times over sockets are measured to be saved, how much of the processors other programs use."""
+    if getattr(options, "save", False) and not hasattr(options, "busy"):
+        options.busy = round(busy_share(BUSY_S), 2)
+        if options.busy > BUSY_SHARE:
+            words = f"others use {options.busy:.0%} of the processors: the saved figures are marked with it"
+            print(words, file=sys.stderr)
+
+
 def provenance(options: argparse.Namespace, synthetic: bool = False) -> dict[str, Any]:
     """Return what a result has to name: commit, machine, and the fingerprints of the pair of models.
 
-    It has `busy`, a share, where other programs used that much of the processors when it began. synthetic: no model
-    answered. Raises ValueError or OSError for a model folder that cannot be read.
+    It has `busy`, a share, where `mark_busy` found that much. synthetic: no model answered. Raises ValueError or
+    OSError for a model folder that cannot be read.
     """
     folders = {name: getattr(options, f"{name}_model", None) for name in ("target", "draft")}
     pair = {name: folder_fingerprint(Path(folder)) for name, folder in folders.items() if folder and not synthetic}
     about = {"commit": commit(), "machine": machine(), "pair": pair}
-    return about | ({"busy": options.busy} if getattr(options, "busy", 0.0) else {})
+    return about | ({"busy": options.busy} if getattr(options, "busy", 0.0) > BUSY_SHARE else {})
 
 
 def settings_of(options: argparse.Namespace, *outputs: str) -> dict[str, str]:
@@ -104,13 +116,14 @@ def page_problems(page: Path, results: Path = RESULTS) -> list[str]:
 
     `<!-- FILE: FIGURE; FIGURE -->` behind as many numbers (those in backticks do not count) says which figures of
     benchmarks/results/FILE.json they are. A figure is a path of keys with dots between them, and may go on with
-    ` / PATH` or ` * NUMBER`. It has to be equal to as many digits as are printed.
+    ` / PATH` or ` * NUMBER`; keys that all of them begin with may stand behind FILE. It has to be equal to as many
+    digits as are printed.
     """
     found = []
     text = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))
-    # a page split at its markers: text, file, figures, text, ...
-    parts = re.split(r"<!-- (\w+): ([^>]*) -->", text)
-    for before, file, figures in zip(parts[::3], parts[1::3], parts[2::3], strict=False):
+    # a page split at its markers: text, file, keys, figures, text, ...
+    parts = re.split(r"<!-- (\w+)((?:\.\w+)*): ([^>]*) -->", text)
+    for before, file, keys, figures in zip(parts[::4], parts[1::4], parts[2::4], parts[3::4], strict=False):
         path, asked = results / f"{file}.json", figures.split(";")
         if not path.exists():
             found.append(f"{page} names {path}, which is not there")
@@ -122,7 +135,7 @@ def page_problems(page: Path, results: Path = RESULTS) -> list[str]:
         for number, figure in zip(printed, asked, strict=False):
             decimals = len(number.partition(".")[2])
             try:
-                value = f"{_figure(data, figure.strip()):,.{decimals}f}"
+                value = f"{_figure(_at(data, keys[1:]), figure.strip()):,.{decimals}f}"
             except (KeyError, IndexError, ValueError, TypeError) as error:
                 found.append(f"{page}: {path.name} has no {figure.strip()} ({type(error).__name__}: {error})")
                 continue
@@ -131,11 +144,15 @@ def page_problems(page: Path, results: Path = RESULTS) -> list[str]:
     return found
 
 
+def _at(data: Any, path: str) -> Any:
+    for key in filter(None, path.split(".")):
+        data = data[int(key)] if isinstance(data, list) else data[key]
+    return data
+
+
 def _figure(data: Any, figure: str) -> float:
     path, sign, operand = re.fullmatch(r"(.*?)(?: ([/*]) (.*))?", figure, re.DOTALL).groups()  # type: ignore[union-attr]
-    value = data
-    for key in " ".join(path.split()).split("."):
-        value = value[int(key)] if isinstance(value, list) else value[key]
+    value = _at(data, " ".join(path.split()))
     if sign == "/":
         return float(value) / _figure(data, operand)
     return float(value) * (float(operand) if sign else 1.0)

@@ -14,8 +14,8 @@ writes: a new exits folder with the chosen adapters, measured.json with their fi
   of every size).
 
 examples:
-  python -m adapters_training select-exits --exits out/exits --out models/exits
-  python -m adapters_training select-exits --exits out/exits --out models/exits --profile go2_a100 --budget 0.05
+  python -m adapters_training select-exits --exits out/exits --out out/chosen-exits
+  python -m adapters_training select-exits --exits out/exits --out out/chosen-exits --profile go2_a100 --budget 0.05
 
 time: seconds.
 """

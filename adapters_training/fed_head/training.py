@@ -13,7 +13,7 @@ nodes: `accelerate launch -m adapters_training fed-head ...` (or torchrun).
 examples:
   python -m adapters_training answers --model models/target --data out/data --out out/answers --frames 6000
   python -m adapters_training fed-head --config config/fed_head/embedded_pair.yaml --target models/target \\
-      --data out/answers --held-out out/held-out-answers --draft models/draft --out models/fed_head
+      --data out/answers --held-out out/held-out-answers --draft models/draft --out out/fed_head
 """
 
 from __future__ import annotations

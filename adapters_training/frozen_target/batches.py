@@ -73,7 +73,7 @@ class PackedFrames:
         """Raises ValueError where frames and target do not fit each other."""
         folders = [source for source in frames.sources if isinstance(source, ShardFolder)]
         if len(folders) < len(frames.sources):
-            raise ValueError("--packed takes folders of simulator shards only; leave it out for other data")
+            raise ValueError("--packed takes folders of simulator shards only; give --no-packed for other data")
         vocabulary = Vocabulary.load(vlm.folder)
         if vocabulary is None:
             raise ValueError(

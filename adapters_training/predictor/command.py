@@ -9,7 +9,7 @@ time, when all but the last fifth's drafts are replayed with a profile's times.
 
 example, for the pair in models/ (frames that neither model was trained on):
   python -m adapters_training data --out out/fresh --scenes 100 --frames-per-scene 12 --held-out
-  python -m adapters_training predictor --data out/fresh --out models/draft
+  python -m adapters_training predictor --data out/fresh --out DRAFT
 
 time: about a third of a second of one CPU core a frame with the pair in models/ (4 minutes for 600 frames); the same
 frames and seed give the same weights.
@@ -26,8 +26,8 @@ from msgspec import Meta
 from adapters_training.command import Command
 from adapters_training.devices import resolved
 from adapters_training.predictor.drafts import DraftsConfig, collect, split
-from adapters_training.predictor.fit import fit
-from adapters_training.predictor.measure import Timings, auc, choose_threshold, replay
+from adapters_training.predictor.fit import fit, others
+from adapters_training.predictor.measure import WISP, Timings, auc, choose_threshold, compare, replay
 from speculation.profiles import load_profile
 from speculation.vlm.load import load_vlm
 
@@ -39,6 +39,7 @@ class PredictorConfig(DraftsConfig, frozen=True, kw_only=True, forbid_unknown_fi
     threshold: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="export with this one instead of choosing")
     ] = None
+    compare: Annotated[bool, Meta(description="print other classifiers' figures, too (needs scikit-learn)")] = False
     threshold_gamma: Annotated[int, Meta(ge=1, description="longest draft for the threshold, at most --gamma")] = 4
 
 
@@ -74,6 +75,14 @@ def _run(config: PredictorConfig, _: argparse.Namespace) -> int:
         "test": found,
         "replayed": {name: asdict(outcome) for name, outcome in outcomes.items()},
     }
+    if config.compare:
+        notes["compared"] = {
+            f"{name}, {when}": compare(each, validation, test, longest, times)
+            for name, each in {"network": predictor.probabilities, **others(training, config.seed)}.items()
+            for when, times, longest in (("profile", timings, config.threshold_gamma), ("WISP", WISP, config.gamma))
+        }
+        for name, figures in notes["compared"].items():
+            print(f"{name}: " + ", ".join(f"{key} {value:.3f}" for key, value in figures.items()))
     replace(predictor, threshold=threshold).save(config.out, notes)
     print(
         f"threshold {threshold:.2f}, on {found['tokens']} tokens of held-out scenes, {found['accepted']:.1%} accepted: "

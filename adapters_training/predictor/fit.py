@@ -1,12 +1,16 @@
 """Fit the predictor: a small network, calibrated.
 
-It takes seconds; the same drafts and seed give the same weights, bit for bit. Logistic regression and boosted trees
-were no better.
+It takes seconds; the same drafts and seed give the same weights, bit for bit. Other classifiers are no better, see
+`others` (`--compare`).
 """
 
 from __future__ import annotations
 
+import importlib.util
 import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +42,41 @@ def fit(training: Drafts, validation: Drafts, seed: int) -> Predictor:
     layers, header = _network(training, validation, mean, scale, seed), training.header
     raw = Predictor(header["draft"], header["target"], mean, scale, layers, 0.5, int(header["gamma"]))
     return _calibrated(raw, validation)
+
+
+def others(training: Drafts, seed: int) -> dict[str, Callable[[Rows], Rows]]:
+    """Return what the network is compared with (WISP, Table 4), fitted: features [n, 5] in, chances [n] out.
+
+    Needs scikit-learn, which training itself does not; XGBoost is among them where it is installed. The confidence
+    alone is what a draft has without any predictor.
+    """
+    from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+
+    models: dict[str, Any] = {
+        "random forest": RandomForestClassifier(200, min_samples_leaf=20, random_state=seed),
+        "histogram boosting": HistGradientBoostingClassifier(
+            learning_rate=0.05, max_leaf_nodes=7, early_stopping=True, random_state=seed
+        ),
+    }
+    if importlib.util.find_spec("xgboost"):
+        from xgboost import XGBClassifier
+
+        models["XGBoost"] = XGBClassifier(
+            n_estimators=100, max_depth=3, learning_rate=0.05, random_state=seed, n_jobs=1
+        )
+    rows, labels = training.labelled()
+    for model in models.values():
+        model.fit(rows, labels)
+    found = {name: partial(_chances_of, model) for name, model in models.items()}
+    return {"confidence alone": _confidence, **found}
+
+
+def _chances_of(model: Any, rows: Rows) -> Rows:
+    return np.asarray(model.predict_proba(rows)[:, 1], dtype=np.float64)
+
+
+def _confidence(rows: Rows) -> Rows:
+    return rows[:, 0]
 
 
 def _network(training: Drafts, validation: Drafts, mean: Rows, scale: Rows, seed: int) -> tuple[Layer, ...]:

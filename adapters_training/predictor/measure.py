@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from adapters_training.predictor.drafts import ACCEPTED, Drafts
+from adapters_training.predictor.drafts import ACCEPTED, REJECTED, Drafts
 from speculation.profiles import DeviceProfile
 
-Rows = npt.NDArray[np.float64]
+Rows: TypeAlias = npt.NDArray[np.float64]
+Found: TypeAlias = dict[str, float]
 GRID = tuple(round(0.02 * step, 2) for step in range(1, 50))
 """Thresholds that are tried."""
 
@@ -46,10 +49,19 @@ class Outcome:
     """Accepted over drafted tokens."""
 
 
-def replay(drafts: Drafts, chances: Rows, threshold: float, gamma: int, timings: Timings) -> Outcome:
+WISP = Timings(draft_s=0.02, fixed_s=0.08)
+"""WISP's own: 50 draft tokens a second (Fig. 1), a round trip of 20 ms and a pass of 60 ms (Table 12, 30 rows)."""
+PAPER_FPR = 0.425
+"""Share of the rejected tokens that WISP's MLP lets pass (Table 4)."""
+
+
+def replay(
+    drafts: Drafts, chances: Rows, threshold: float, gamma: int, timings: Timings, is_sent: bool = True
+) -> Outcome:
     """Return what the logged drafts, cut at `gamma` and behind the first token below `threshold`, would have come to.
 
-    The token below the threshold is sent, as `edge_drafter.draft_selection` has it. Every verdict adds one token.
+    is_sent: whether the token below the threshold is sent, as `edge_drafter.draft_selection` has it; WISP (Eq. 25)
+    leaves it out. Its forward is spent in both. Every verdict adds one token.
     """
     keep = drafts.features[:, -1] <= gamma
     number, label = drafts.draft[keep], drafts.label[keep]
@@ -59,7 +71,8 @@ def replay(drafts: Drafts, chances: Rows, threshold: float, gamma: int, timings:
     before = np.concatenate([[0], below[:-1]])
     stopped = before - before[first][draft_of]
     sent = stopped == 0
-    drafted, accepted = int(sent.sum()), int((sent & (label == ACCEPTED)).sum())
+    judged = sent if is_sent else sent & (chances[keep] >= threshold)
+    drafted, accepted = int(sent.sum()), int((judged & (label == ACCEPTED)).sum())
     # The forward that proposed the rejected token is wasted, and those behind it.
     committed = accepted + len(first)
     seconds = drafted * timings.draft_s + len(first) * timings.fixed_s
@@ -82,6 +95,31 @@ def choose_threshold(drafts: Drafts, chances: Rows, gamma: int, timings: Timings
         if outcome.token_s <= never.token_s and total < least:
             best, least = threshold, total
     return best
+
+
+def compare(
+    chances_of: Callable[[Rows], Rows], validation: Drafts, test: Drafts, gamma: int, timings: Timings
+) -> Found:
+    """Return how good a classifier is on test drafts: AUC; at the threshold with the least time on validation drafts
+    the shares of rejected and of accepted tokens that pass (FPR, TPR), and the gain in tokens per second, with and
+    without the token below the threshold sent; and TPR and gain at the paper's FPR.
+    """
+    known, every = chances_of(validation.features), chances_of(test.features)
+    threshold = min((0.0, *GRID), key=lambda each: replay(validation, known, each, gamma, timings).token_s)
+    rows, labels = test.labelled()
+    chances, truth = chances_of(rows), labels == 1.0
+    never_s = replay(test, every, 0.0, gamma, timings).token_s
+    strict = float(np.quantile(known[validation.label == REJECTED], 1.0 - PAPER_FPR))
+
+    def gain(threshold: float, is_sent: bool = True) -> float:
+        return never_s / replay(test, every, threshold, gamma, timings, is_sent).token_s - 1.0
+
+    return {
+        "auc": auc(chances, truth), "threshold": threshold, "fpr": float((chances[~truth] >= threshold).mean()),
+        "tpr": float((chances[truth] >= threshold).mean()), "gain": gain(threshold),
+        "gain_unsent": gain(threshold, False), "tpr_at_paper_fpr": float((chances[truth] >= strict).mean()),
+        "gain_at_paper_fpr": gain(strict), "gain_at_paper_fpr_unsent": gain(strict, False),
+    }  # fmt: skip
 
 
 def auc(chances: Rows, truth: npt.NDArray[np.bool_]) -> float:

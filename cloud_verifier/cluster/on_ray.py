@@ -333,7 +333,9 @@ def serve(config: ServerConfig, settings: ClusterSettings, scaling: Scaling) -> 
         if not settings.stop:
             with contextlib.ExitStack() as ends:
                 cluster = ends.enter_context(contextlib.closing(RayCluster(config, settings, scaling)))
-                pages = ends.enter_context(pages_served(config.monitoring, cluster.health))
+                pages = ends.enter_context(
+                    pages_served(config.monitoring, cluster.health, config.chat_api.api_keys is not None)
+                )
                 ends.enter_context(chat_api_served(config, cluster.address, pages))
                 while not stopping:
                     cluster.turn()

@@ -83,12 +83,15 @@ def _json(value: Callable[[], Any]) -> Page:
 
 
 @contextmanager
-def pages_served(settings: Monitoring, health: Health) -> Iterator[HttpServer | None]:
-    """Serve the pages meanwhile, where `--http` asks for them. Raises StartError."""
+def pages_served(settings: Monitoring, health: Health, chat_api: bool = False) -> Iterator[HttpServer | None]:
+    """Serve the pages meanwhile, where `--http` asks for them. Raises StartError.
+
+    chat_api: the chat API will be served here too, once the model is loaded.
+    """
     if settings.http is None:
         yield None
         return
-    server = HttpServer(settings.http_bind, settings.http, pages_of(health))
+    server = HttpServer(settings.http_bind, settings.http, pages_of(health), chat_api)
     try:
         _log.info("figures at %s: /metrics, /health, /ready, /load and /version", server.url)
         yield server
@@ -97,12 +100,15 @@ def pages_served(settings: Monitoring, health: Health) -> Iterator[HttpServer | 
 
 
 class HttpServer:
-    """Serves `pages` by their path until `close`. Raises StartError where the address cannot be used."""
+    """Serves `pages` by their path until `close`. Raises StartError where the address cannot be used.
 
-    def __init__(self, address: str, port: int, pages: Mapping[str, Page]) -> None:
+    chat_api: requests of the chat API are told to come again while nobody takes them.
+    """
+
+    def __init__(self, address: str, port: int, pages: Mapping[str, Page], chat_api: bool = False) -> None:
         address = address.strip("[]")
         try:
-            self._server = _Server((address, port), _handler(pages))
+            self._server = _Server((address, port), _handler(pages, chat_api))
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
             raise StartError(f"--http {port} at --http-bind {address}: {reason}") from None
@@ -191,11 +197,13 @@ def _hang_up(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def _handler(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
+def _handler(pages: Mapping[str, Page], chat_api: bool) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         server_version, sys_version = "spec-vlm-nav", ""
 
         def do_GET(self) -> None:
+            if self._is_early():
+                return
             page = pages.get(urlsplit(self.path).path)
             if page is None:
                 self._answer(HTTPStatus.NOT_FOUND, f"no such page; there are {', '.join(pages)}\n".encode(), TEXT)
@@ -210,13 +218,29 @@ def _handler(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
         do_HEAD = do_GET
 
         def do_POST(self) -> None:
-            # In the chat API's form: its clients come here where their base URL has no /v1, and show no other text.
+            if self._is_early():
+                return
+            # Clients of the chat API come here where their base URL has no /v1.
             text = "pages are read by GET; the chat API, where --api-keys serves it, has paths that begin with /v1"
-            error = {"message": text, "type": "invalid_request_error", "param": None, "code": "method_not_allowed"}
-            self._answer(HTTPStatus.METHOD_NOT_ALLOWED, msgspec.json.encode({"error": error}), JSON)
+            self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, text, "invalid_request_error")
 
-        def _answer(self, status: HTTPStatus, body: bytes, content_type: str) -> None:
+        def _is_early(self) -> bool:
+            """Answer a request of the chat API that came before the API, or after it; False for any other."""
+            if not chat_api or not f"{urlsplit(self.path).path}/".startswith("/v1/"):
+                return False
+            text = "the chat API is not served now: the model is loaded, or the verifier ends (/ready says which)"
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, text, "server_error", ("Retry-After", "2"))
+            return True
+
+        def _refuse(self, status: HTTPStatus, text: str, kind: str, *headers: tuple[str, str]) -> None:
+            """Answer in the chat API's form: its clients show no other text."""
+            error = {"message": text, "type": kind, "param": None, "code": status.name.lower()}
+            self._answer(status, msgspec.json.encode({"error": error}), JSON, *headers)
+
+        def _answer(self, status: HTTPStatus, body: bytes, content_type: str, *headers: tuple[str, str]) -> None:
             self.send_response(status)
+            for name, value in headers:
+                self.send_header(name, value)
             self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

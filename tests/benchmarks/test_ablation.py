@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks import ablation, recordings
@@ -39,6 +41,36 @@ def test_a_missing_recording_is_made_once_and_that_of_others_refused(
         assert ablation.main([*same, *flags]) == 2
         error = capsys.readouterr().err
         assert reason in error and error.count("\n") == 1
+
+
+def recorded_with_exits() -> Recording:
+    """Return answers of 24 tokens whose draft is right in all but every third place, and two exits: the first names a
+    token of its own everywhere, the second is the target."""
+    drawn = Synthetic(tokens=24, acceptance=(1.0, 1.0, 0.0), exits=(2, 5), layers=8, mean_exit=3.0).draw(2)
+    steps = []
+    for step in drawn.steps:
+        tokens = np.array(step.tokens)
+        exits, sure = np.stack([tokens + 1, tokens], axis=1), np.tile([0.9, 0.6], (len(tokens), 1))
+        steps.append(replace(step, exit_tokens=exits, exit_probabilities=sure, agrees=None, confidences=None))
+    return Recording(tuple(steps), 600, (1,), 8, (2, 5), 24)
+
+
+def test_queues_are_those_of_table_7_and_exits_name_what_was_recorded(
+    kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording = recorded_with_exits()
+    monkeypatch.setattr(ablation, "recorded", lambda options, steps: recording)
+    monkeypatch.setattr(ablation, "THREADS", (1, 3))
+    assert ablation.main(["--queues", "--save"]) == 0
+    saved = json.loads((kept / "decoding_queues.json").read_text())
+    misses = saved["misses"]
+    assert [*misses] == [*(", ".join(order) for order in ablation.TABLE_7), "priority, priority"]
+    assert misses["confidence, priority"][0] == 1.0, "one thread is taken by the exit that is surer, and wrong"
+    assert misses["confidence, priority"][1] < 1.0
+    assert "(79.85)" in capsys.readouterr().out
+    assert saved["different"] == 2.0 and saved["right"] == [0.0, 1.0] and saved["by then"] == [0.0, 1.0]
+    # A verification commits two drafted tokens and the target's third: the prefill has the first of 24.
+    assert saved["verifications"] == 2 * 8
 
 
 def test_a_variant_is_compared_with_the_whole_mode_answer_by_answer(few: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ def test_modes_are_timed_in_turns_and_a_round_trip_is_declared(
     line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     journal = ["--journal", str(tmp_path / "journal")]
-    slow = [*line, *journal, "--profile", "raw", "--rtt-ms", "40", "--modes", "cloud", "full", "edge"]
+    slow = [*line, *journal, "--profile", "raw", "--rtt-ms", "40", "--modes", "cloud,full,edge"]
     assert latency.main(slow) == 0
     printed = capsys.readouterr().out
     assert "round trip 40 ms in place of the profile's" in printed and "95 % interval" in printed
@@ -42,7 +42,7 @@ def test_modes_are_timed_in_turns_and_a_round_trip_is_declared(
 
 
 def test_server_sd_has_a_verifier_of_its_own(line: list[str], tmp_path: Path) -> None:
-    assert latency.main([*line, "--profile", "raw", "--modes", "server_sd", "full"]) == 0
+    assert latency.main([*line, "--profile", "raw", "--modes", "server_sd,full"]) == 0
     saved = json.loads((tmp_path / "latency_raw_float32.json").read_text())
     assert set(saved["figures"]) == {"server_sd", "full", "full, n-grams off"}
     assert saved["frames_with_different_tokens"] == 0
@@ -61,12 +61,12 @@ def test_questions_in_mmspecs_form_are_timed_and_exact_in_all_their_turns(
     line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["--frames", f"mmspec:{write_mmspec(tmp_path / 'own')}", "--steps", "3"]
-    assert exactness.main([*line, *asked, "--modes", "cloud", "sd", "full"]) == 0
+    assert exactness.main([*line, *asked, "--modes", "cloud,sd,full"]) == 0
     printed = capsys.readouterr().out
     assert printed.count("identical on 5 of 5") == 3 and "3 samples (mmspec:" in printed
     exact = json.loads((tmp_path / "exactness_mmspec_float64.json").read_text())["mmspec"]
     assert list(exact) == [*TASKS, "all"] and [arms["sd"]["turns"] for arms in exact.values()] == [1, 1, 3, 5]
-    slow = [*line, *asked, "--profile", "raw", "--modes", "cloud", "sd", "edge", "--dtype", "float64"]
+    slow = [*line, *asked, "--profile", "raw", "--modes", "cloud,sd,edge", "--dtype", "float64"]
     assert latency.main(slow) == 0
     assert "walltime against 'cloud', prefill included" in capsys.readouterr().out
     saved = json.loads((tmp_path / "latency_mmspec_raw_float64.json").read_text())

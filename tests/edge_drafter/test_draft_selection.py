@@ -59,5 +59,15 @@ def test_whatever_is_cut_hangs_together_fits_and_is_worth_no_less_when_it_is_lon
     else:
         assert not any(cut.closes(node) for node in nodes[:-1])
         assert [tree.parent(node) for node in nodes] == [anchor, *nodes][: len(nodes)]
-        full = len(nodes) == cut.need(anchor) or cut.closes(nodes[-1] if nodes else anchor)
-        assert cut.is_full(anchor) is full
+        closed = cut.closes(nodes[-1]) if nodes else cut.ends_at(anchor)
+        assert cut.is_full(anchor) is (len(nodes) == cut.need(anchor) or closed)
+
+
+def test_nothing_behind_a_doubtful_token_is_no_full_draft() -> None:
+    """What an exit names against the draft is doubtful itself; if it is committed there is all to draft."""
+    tree = TokenTree()
+    node = tree.add(tree.root, 5, 0.2, Origin.EARLY)
+    cut = selector(tree, stop_below=0.5)
+    assert cut.closes(node) and not cut.is_full(node)
+    tree.score(node, ())
+    assert cut.is_full(node), "the model has nothing to propose behind it"

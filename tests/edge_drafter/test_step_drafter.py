@@ -205,6 +205,17 @@ def test_exits_that_name_thousands_of_tokens_do_not_fill_the_tree() -> None:
     assert len(world.step.tree) < 10, "with the commit they are gone"
 
 
+@pytest.mark.parametrize("order", ["confidence", "priority"])
+def test_branches_go_by_what_the_exit_says_alone_or_by_what_the_draft_knows_too(order: str) -> None:
+    world = World(DraftingConfig.of("fsd", f"queue_policy={order},branches=1,leaves=1"))
+    draft = world.sent()
+    for node, token, confidence in ((2, draft.tokens[3], 0.45), (0, 50, 0.4)):
+        assert world.drafter.take_early_token(world.early(draft, node, token, confidence))
+    (leaf,) = world.drafter.policy.next_leaves()
+    # The draft doubts that its last token is reached, which makes the first verdict the less likely one.
+    assert (world.step.tree[leaf].token == 50) is (order == "priority")
+
+
 def test_earlier_answers_propose_a_draft_that_costs_no_forward_and_travel_as_hints() -> None:
     """A draft model that is always wrong: the second time, the first answer is sent before any forward."""
 

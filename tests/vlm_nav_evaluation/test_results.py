@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 from pathlib import Path
@@ -50,6 +51,18 @@ def test_a_commit_has_a_plus_where_code_differs_and_none_for_figures(
     assert results.commit() == clean + "+"
 
 
+@pytest.mark.parametrize(("share", "marked"), [(0.05, {}), (0.4, {"busy": 0.4})])
+def test_what_is_measured_beside_other_programs_is_marked(
+    share: float, marked: dict[str, float], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "busy_share", lambda _: share)
+    options = argparse.Namespace(save=True)
+    results.mark_busy(options)
+    assert {name: value for name, value in results.provenance(options).items() if name == "busy"} == marked
+    assert ("others use 40%" in capsys.readouterr().err) == bool(marked)
+    assert results.settings_of(options) == {}
+
+
 @pytest.mark.parametrize(
     ("data", "problem"),
     [({"commit": "abc"}, "does not name its machine, pair"), ({**WHOLE, "pair": OTHER}, "has to end with _01234567")],
@@ -70,6 +83,7 @@ def test_all_saved_results_say_what_they_are_of() -> None:
     [
         ("| `sd` | 2.50 (1,250 ms) <!-- speed: a.0 / b; a.0 * 500 --> |", ""),
         ("`sd` at `gamma=4` is 2.5 times\nas fast <!-- speed: a.0 / b --> and 1 <!-- speed: b --> more", ""),
+        ("2.5 and 3 <!-- speed.a: 0; 1 -->", ""),
         ("2.51 <!-- speed: a.0 / b -->", "prints 2.51 where a.0 / b of speed.json is 2.50"),
         ("2 <!-- speed: b; b; b; b -->", "has fewer numbers than figures"),
         ("2 <!-- speed: a.7 -->", "has no a.7"),

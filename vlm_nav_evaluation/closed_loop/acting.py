@@ -32,7 +32,7 @@ from vlm_nav_evaluation.experiment.run import Question
 from vlm_nav_evaluation.journal import Journal
 from vlm_nav_evaluation.options import add_edge_flags, add_pair, add_resumable_out, milliseconds, seeds, several
 from vlm_nav_evaluation.parallel import run_parallel
-from vlm_nav_evaluation.plots import MODE_COLOURS, new_figure
+from vlm_nav_evaluation.plots import DPI, MODE_COLOURS, MODE_MARKERS, SMALL, new_figure
 from vlm_nav_evaluation.results import provenance, write_json
 from vlm_nav_evaluation.tables import MS, Column, figures_table
 from vlm_nav_evaluation.virtual_time.record import Models
@@ -141,12 +141,12 @@ def report(options: argparse.Namespace, episodes: Sequence[ActingEpisode]) -> No
 
 def write_plot(folder: Path, rows: Sequence[dict[str, Any]]) -> Path:
     """Write acting.png: standing time, time to goal and success over the round trip, and return its path."""
-    figure = new_figure(4.2, 12.0)
+    figure = new_figure(4.6, 13.0)
     axes = figure.subplots(1, 3)
     columns = (
-        ("standing_s", "standing until the goal, s (median)"),
+        ("standing_s", "standing, s (median)"),
         ("to_goal_s", "time to goal, s (median)"),
-        ("found", "rooms in which the object is found"),
+        ("found", "rooms with the object found"),
     )
     for ax, (name, title) in zip(axes, columns, strict=True):
         for mode in dict.fromkeys(row["mode"] for row in rows):
@@ -154,16 +154,16 @@ def write_plot(folder: Path, rows: Sequence[dict[str, Any]]) -> Path:
                 some = [row for row in rows if (row["mode"], row["behaviour"]) == (mode, behaviour)]
                 places = [row["rtt_ms"] for row in some]
                 if some:
-                    ax.plot(places, [row[name] for row in some], dashes, color=MODE_COLOURS[mode], marker="o",
-                            markersize=4, label=f"{mode}, {behaviour}")  # fmt: skip
+                    ax.plot(places, [row[name] for row in some], dashes, color=MODE_COLOURS[mode],
+                            marker=MODE_MARKERS[mode], label=f"{mode}, {behaviour}")  # fmt: skip
         ax.set_xlabel("round trip, ms")
-        ax.set_title(title, fontsize=10)
+        ax.set_title(title)
         ax.set_ylim(bottom=0)
         ax.grid(alpha=0.3)
     axes[2].set_ylim(0, max(row["episodes"] for row in rows) * 1.04)
-    axes[2].legend(fontsize=8, loc="lower left")
+    axes[2].legend(fontsize=SMALL, loc="lower left")
     path = folder / "acting.png"
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=DPI)
     return path
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from speculation.links import load_link
-from speculation.machine_info import busy_share
 from speculation.predictor import OFF
 from speculation.profiles import load_profile
 from speculation.settings import path_flag
@@ -19,12 +18,8 @@ from vlm_nav_evaluation.experiment.prompts import in_words
 from vlm_nav_evaluation.experiment.questions import add_questions
 from vlm_nav_evaluation.experiment.run import Run
 from vlm_nav_evaluation.journal import Journal
-from vlm_nav_evaluation.options import add_edge_flags, add_gamma, add_pair, drafted_as
+from vlm_nav_evaluation.options import add_edge_flags, add_gamma, add_pair, drafted_as, several
 from vlm_nav_evaluation.results import provenance, settings_of, write_result
-
-BUSY_SHARE, BUSY_S = 0.1, 0.5
-"""From which share of the processors, that other programs use, times over sockets are marked,
-and for how long they are read."""
 
 
 def command_line(module: str, doc: str | None) -> argparse.ArgumentParser:
@@ -63,8 +58,9 @@ def add_journal(line: argparse.ArgumentParser) -> None:
 
 def add_modes(line: argparse.ArgumentParser, modes: Sequence[str], chosen: Sequence[str] = ()) -> None:
     """Register --modes; `chosen` are the default, where that is not all of them."""
-    shown = "modes to compare (default: %(default)s)"
-    line.add_argument("--modes", nargs="+", default=list(chosen or modes), choices=modes, help=shown)
+    default = list(chosen or modes)
+    shown = f"modes to compare, of {','.join(modes)} (default: {','.join(default)})"
+    line.add_argument("--modes", type=several(modes), default=default, help=shown)
 
 
 def main_of(
@@ -81,10 +77,6 @@ def main_of(
             count = getattr(options, option, None)
             if count is not None and count < 1:
                 raise ValueError(f"--{option} {count}: give at least 1")
-        if getattr(options, "save", False) and (share := busy_share(BUSY_S)) > BUSY_SHARE:
-            options.busy = round(share, 2)
-            words = f"{name}: others use {share:.0%} of the processors; the saved figures are marked with it"
-            print(words, file=sys.stderr)
         with terminable():
             return run(options) or 0
     except (ValueError, RuntimeError, OSError) as error:
@@ -123,7 +115,7 @@ def ratio_lines(run: Run, pairs: Sequence[tuple[str, str]]) -> str:
         (low, middle, high), ratios = run.times_faster(slow, fast), run.ratios(slow, fast)
         lines.append(
             f"{fast} against {slow}, frame by frame: {middle:.2f}x in the median (95 % interval {low:.2f} to "
-            f"{high:.2f}; {min(ratios):.2f} to {max(ratios):.2f})"
+            f"{high:.2f}; single frames {min(ratios):.2f} to {max(ratios):.2f})"
         )
     return "\n".join(lines)
 

@@ -20,6 +20,7 @@ from vlm_nav_evaluation.experiment.prompts import in_words
 from vlm_nav_evaluation.experiment.questions import check_prompts, check_question
 from vlm_nav_evaluation.experiment.run import Answer, Arm, Question, Run, take_turns
 from vlm_nav_evaluation.journal import Journal
+from vlm_nav_evaluation.results import mark_busy
 from vlm_nav_evaluation.verifier_process import CONNECT_LIMIT_S, SILENCE_S, capacity_of, verifier, verifier_flags
 
 UNUSED = ("mode", "target", "seed", "verifier", "frames")
@@ -145,6 +146,7 @@ def sockets(
     address: of a running verifier, in place of a process. vlm: as for `Edges`. Raises RuntimeError where the
     process does not start or ends by itself, ValueError for models that cannot be used.
     """
+    mark_busy(options)
     vlm = vlm or load_draft(options.draft_model, edge_config(options).draft)
     cores = getattr(options, "cores", Cores.FREE)
     with ExitStack() as stack:

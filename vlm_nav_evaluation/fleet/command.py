@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
         print("\nsettings: " + ", ".join(f"{each} {value}" for each, value in data["settings"].items()))
         print(f"{SETTINGS[name].report(data)}\n{data['machine']}; virtual time")
         kept = f"fleet_{data.get('name', name)}"
-        if "parts" not in data:
+        if not {"parts", "mixed"} & set(data):
             keep(PLOTS[name](data), kept, options)
         if options.save:
             write_result(kept, data)

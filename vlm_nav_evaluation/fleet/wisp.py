@@ -1,7 +1,8 @@
 """WISP's setting: how many robots one verifier serves at a promised token speed, and what it commits.
 
 Robots draft 50 tokens a second and ask again at once; a request violates its class where its end-to-end token speed,
-prefill and queue included, is below it.
+prefill and queue included, is below it. By default fleets of one class and one seed are searched for their capacity;
+`--mixed` has all four classes in one fleet, as large as the paper's capacities (its Table 2), and three seeds.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from statistics import mean
 from typing import Any
 
 from cloud_verifier.config import Scheduling
-from speculation.pass_cost import PAPER_COSTS
+from speculation.pass_cost import PAPER_COSTS, PassCost
 from speculation.progress import progress
 from speculation.service_classes import BATCH as BATCH_CLASS
 from speculation.service_classes import SERVICE_CLASSES
@@ -24,8 +26,25 @@ from vlm_nav_evaluation.parallel import run_parallel
 from vlm_nav_evaluation.tables import Column, figures_table, table
 
 BATCH = 256
-COSTS = {"appendix C": PAPER_COSTS["wisp-32b"], "main text": PAPER_COSTS["wisp-32b-main"]}
-"""Qwen3-32B on an A100: Table 12, and Sec. 4.4 with Table 12's constant, which the text leaves out."""
+COSTS = {
+    "appendix C": PAPER_COSTS["wisp-32b"],
+    "main text": PAPER_COSTS["wisp-32b-main"],
+    "14B": PassCost(33.14e-6 * 14.8 / 32.8, 34.5e-9 * 40 * 40 / (64 * 64), 4.62e-6 * 40 / 64, 14.86e-3 * 40 / 64),
+}
+"""Qwen3-32B on an A100: Table 12, and Sec. 4.4 with Table 12's constant, which the text leaves out. The paper prints no
+coefficients of Qwen3-14B: Table 12's by its parameters, by heads and layers, and twice by layers."""
+MIXED: dict[str, dict[str, tuple[int, ...]]] = {
+    "appendix C": {"sled": (21, 27, 42, 83), "fcfs": (142, 164), "wisp": (142, 164)},
+    "14B": {"fcfs": (245,), "wisp": (245,)},
+}
+"""Robots of mixed fleets, by coefficients and system: capacities that Table 2 prints, for `fcfs` WISP's."""
+MIXED_WORKLOAD = Workload(prompt=(104, 328), answer=(64, 192))
+"""The paper prints no lengths. With these SLED, which computes its prefix in every pass, carries the 21 robots at 8
+tokens a second that Table 2 prints; with those of `Workload` 14, whatever its batch, its wait and its drafts."""
+MIXED_RATES = {"sled": 190.0, "appendix C": 700.0, "14B": 1400.0}
+"""About how many tokens a second a mixed fleet commits, which says how long its window must be."""
+SEEDS, MIXED_REQUESTS = 3, 510
+"""Requests of all seeds of a mixed fleet."""
 ALLOWED = (0.01, 0.05)
 CLASSES = tuple(name for name in SERVICE_CLASSES if name != BATCH_CLASS.name)
 SEARCHED = ("responsive", "interactive")
@@ -63,7 +82,7 @@ def systems() -> dict[str, System]:
     return {each.name: each for each in every}
 
 
-NEEDED = ("sled", "central", "full_budget")
+NEEDED = ("central", "full_budget")
 """What ratios are taken of."""
 MEANING = {
     "sled": f"static batches of 8 (100 ms), {FIXED_K} draft tokens, no cache",
@@ -81,8 +100,9 @@ def times_of(cost: str) -> Times:
 
 
 def add_options(line: argparse.ArgumentParser) -> None:
-    """Register --cost."""
+    """Register --cost and --mixed."""
     line.add_argument("--cost", choices=list(COSTS), default="appendix C", help="WISP's coefficients (%(default)s)")
+    line.add_argument("--mixed", action="store_true", help="only mixed fleets as large as the paper's, 3 seeds")
 
 
 def window_of(robots: int, classes: Sequence[str], workload: Workload) -> Window:
@@ -94,6 +114,8 @@ def window_of(robots: int, classes: Sequence[str], workload: Workload) -> Window
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Return all figures of the setting; a quick look has the systems that ratios need, and the fastest class."""
+    if options.mixed:
+        return measure_mixed(options)
     quick, jobs, seed = options.quick, options.jobs, options.seed
     workload = replace(QUICK if quick else Workload(), seed=seed)
     window = Window(4.0, 8.0) if quick else None
@@ -128,6 +150,45 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def measure_mixed(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the figures of every seed of the mixed fleets, by coefficients, system and number of robots."""
+    names = [(cost, system, robots) for cost, each in MIXED.items() for system, fleet in each.items()
+             for robots in (fleet[:1] if options.quick else fleet)]  # fmt: skip
+    cells = [mixed_run(*name, options.seed + seed, options.quick) for name in names for seed in range(SEEDS)]
+    runs = list(progress(run_parallel(run, cells, options.jobs), total=len(cells), desc="mixed", unit="run"))
+    found: dict[str, dict[str, dict[int, list[dict[str, Any]]]]] = {}
+    for place, (cost, system, robots) in enumerate(names):
+        mine = runs[place * SEEDS : (place + 1) * SEEDS]
+        found.setdefault(cost, {}).setdefault(system, {})[robots] = [asdict(each) for each in mine]
+    return {
+        "name": "wisp_mixed",
+        "times": {cost: asdict(times_of(cost)) for cost in found},
+        "workload": asdict(MIXED_WORKLOAD),
+        "systems": {name: MEANING[name] for each in found.values() for name in each},
+        "mixed": found,
+    }
+
+
+def mixed_run(cost: str, system: str, robots: int, seed: int, quick: bool) -> tuple[Setting, int, int, Window]:
+    """Return the arguments of `run` for one seed of a mixed fleet; requests differ by seed, too."""
+    workload = replace(MIXED_WORKLOAD, seed=seed)
+    rate = MIXED_RATES.get(system, MIXED_RATES[cost])
+    tokens = MIXED_REQUESTS / SEEDS * sum(workload.answer) / 2.0
+    window = Window(2.0, 4.0) if quick else Window(BEGIN_S, BEGIN_S + tokens / rate)
+    return Setting(systems()[system], times_of(cost), workload, CLASSES), robots, seed, window
+
+
+def mean_of(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the figures of a mixed fleet: means over its seeds, but the sum of the requests."""
+    names = ("goodput", "tokens_per_pass", "rows", "pass_s", "queue_s")
+    return {
+        "requests": sum(each["requests"] for each in runs),
+        "each": mean(each["goodput"] / each["robots"] for each in runs),
+        "by_class": {name: mean(each["by_class"][name] for each in runs) for name in runs[0]["by_class"]},
+        **{name: mean(each[name] for each in runs) for name in names},
+    }
+
+
 def capacity_cell(setting: Setting, window: Window | None, seed: int, near: float) -> dict[str, Any]:
     """Return the largest fleets with 1 % and 5 % of violations, and the figures of the latter.
 
@@ -158,15 +219,16 @@ def capacity_cell(setting: Setting, window: Window | None, seed: int, near: floa
 
 
 def ratios(capacities: Mapping[str, Any], load: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Return full_budget over SLED and centralised: capacity by class (5 %), and the highest goodput over all loads."""
+    """Return full_budget over centralised: capacity by class (5 %), and the highest goodput over all loads.
+
+    None to SLED, which with these lengths and 5 % carries fewer robots than the paper prints.
+    """
     highest = peaks(load)
-    found: dict[str, dict[str, float]] = {}
-    for base in ("sled", "central"):
-        for name, own in capacities["full_budget"].items():
-            other = capacities[base][name]["robots"][-1]
-            found.setdefault(base, {})[f"capacity {name}"] = own["robots"][-1] / other if other else float("inf")
-        found[base]["goodput"] = highest["full_budget"] / highest[base]
-    return found
+    found: dict[str, float] = {}
+    for name, own in capacities["full_budget"].items():
+        other = capacities["central"][name]["robots"][-1]
+        found[f"capacity {name}"] = own["robots"][-1] / other if other else float("inf")
+    return {"central": found | {"goodput": highest["full_budget"] / highest["central"]}}
 
 
 def peaks(load: Mapping[str, Any]) -> dict[str, float]:
@@ -187,6 +249,8 @@ LOAD_COLUMNS = (
 
 def report(data: Mapping[str, Any]) -> str:
     """Return the tables in words."""
+    if "mixed" in data:
+        return mixed_report(data)
     parts = [
         f"WISP's setting, coefficients of {data['cost']}: {data['times']['cost']}",
         f"workload: {data['workload']}; about {data['requests']} requests a run, of which all count that began behind "
@@ -210,6 +274,22 @@ def report(data: Mapping[str, Any]) -> str:
         ),
     ]  # fmt: skip
     return "\n".join(parts)
+
+
+def mixed_report(data: Mapping[str, Any]) -> str:
+    """Return the table of the mixed fleets in words."""
+    rows = {
+        f"{cost}: {system}, {robots}": mean_of(runs)
+        for cost, each in data["mixed"].items()
+        for system, fleets in each.items()
+        for robots, runs in fleets.items()
+    }
+    columns = (Column("requests", "requests", "d"), Column("tokens/s each", "each"), *LOAD_COLUMNS[:-1])
+    return "\n".join([
+        f"WISP's setting, mixed classes, {SEEDS} seeds; workload: {data['workload']}",
+        *(f"  {name}: {meaning}" for name, meaning in data["systems"].items()),
+        figures_table("coefficients: system, robots", rows, columns),
+    ])  # fmt: skip
 
 
 def capacity_table(capacities: Mapping[str, Any]) -> str:

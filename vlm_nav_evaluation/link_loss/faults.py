@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -94,6 +94,14 @@ class Row:
     resumed_s: float | None
     """From the fault's end to the next motion of the same goal; None: it did not go on."""
     note: str = ""
+
+
+def attempts(measure: Callable[[], Row], tries: int) -> list[Row]:
+    """Return the rows of one cell: measured again, `tries` times at most, until nothing is wrong with the last."""
+    rows: list[Row] = []
+    while len(rows) < tries and (not rows or problems(rows[-1:])):
+        rows.append(measure())
+    return rows
 
 
 def to_zero(commands: Sequence[tuple[float, float]], began: float, end: float, obeyed_s: float = 0.0) -> float | None:

@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import mul
 
 import numpy as np
 
@@ -373,7 +374,7 @@ class RecordedEngine:
             token = int(exit_tokens[place, index]) if known else _noise(prefix, layer, self._recording)
             return token, float(exit_probabilities[place, index])
 
-        verdict = _walk(row, session, predict)
+        verdict = _walk(row, session, predict, max if self._recording.by_highest else mul)
         short = self._recording.short_list
         return verdict if short is None or short.issuperset(_children(row, verdict)) else None
 
@@ -391,16 +392,25 @@ def _children(row: Row, verdict: Verdict) -> list[int]:
     return [token for token, parent in zip(row.tokens, row.parents, strict=True) if parent == end]
 
 
-def _walk(row: Row, session: _Session, predict: Callable[[_Prefix], tuple[int, float]]) -> Verdict:
-    """Walk from the root to the child that `predict` names until there is none; of equal siblings the first counts."""
+def _walk(
+    row: Row,
+    session: _Session,
+    predict: Callable[[_Prefix], tuple[int, float]],
+    joined: Callable[[float, float], float] = mul,
+) -> Verdict:
+    """Walk from the root to the child that `predict` names until there is none; of equal siblings the first counts.
+
+    joined: makes one confidence of those of the tokens on the way.
+    """
     children: dict[tuple[int, int], int] = {}
     for child, (token, parent) in enumerate(zip(row.tokens, row.parents, strict=True)):
         children.setdefault((parent, token), child)
     path: list[int] = []
-    node, confidence, prefix = ROOT, 1.0, session.root
+    node, prefix = ROOT, session.root
+    confidence: float | None = None
     while True:
         token, probability = predict(prefix)
-        confidence *= probability
+        confidence = probability if confidence is None else joined(confidence, probability)
         if (node, token) not in children:
             return Verdict(tuple(path), token, confidence)
         node = children[node, token]

@@ -81,6 +81,9 @@ class Recording:
     """The tokens that exits can predict; None for all."""
     notes: Mapping[str, Any] = field(default_factory=dict)
     """Where all this comes from."""
+    by_highest: bool = False
+    """An exit is as confident as its most probable token on the way is (Early Exits, Algorithm 2: s = max q), not as
+    the product of all of them."""
 
     def __post_init__(self) -> None:
         if not self.steps:

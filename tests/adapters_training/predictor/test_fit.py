@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from adapters_training.predictor.drafts import Drafts
-from adapters_training.predictor.fit import fit
+from adapters_training.predictor.fit import fit, others
 from adapters_training.predictor.measure import auc
 
 HEADER = {"draft": "d", "target": "t", "gamma": 8}
@@ -36,3 +36,11 @@ def test_begun_again_it_gives_the_same_weights_bit_for_bit() -> None:
     for one, two in zip(first.layers, again.layers, strict=True):
         assert (one[0] == two[0]).all() and (one[1] == two[1]).all()
     assert not (first.layers[0][0] == other.layers[0][0]).all()
+
+
+def test_what_it_is_compared_with_learns_the_same() -> None:
+    pytest.importorskip("sklearn")
+    rows, labels = sample(2).labelled()
+    found = {name: auc(chances_of(rows), labels == 1) for name, chances_of in others(sample(0), 0).items()}
+    assert {"confidence alone", "random forest", "histogram boosting"} <= set(found)
+    assert found.pop("confidence alone") < min(found.values()) and min(found.values()) > 0.8

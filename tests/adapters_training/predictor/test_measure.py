@@ -10,6 +10,7 @@ from adapters_training.predictor.measure import (
     Timings,
     auc,
     choose_threshold,
+    compare,
     replay,
 )
 from speculation.predictor import FEATURES
@@ -48,6 +49,24 @@ def test_drafts_end_behind_the_first_token_below_the_threshold(
     assert outcome.token_s == pytest.approx((drafted * 0.1 + len(logged) * 1.0) / committed)
     assert outcome.wasted_s == pytest.approx((drafted - accepted) * 0.1 / committed)
     assert (outcome.length, outcome.acceptance) == pytest.approx((drafted / len(logged), accepted / drafted))
+
+
+def test_a_token_that_is_predicted_to_be_rejected_but_right_is_lost_where_it_is_not_sent() -> None:
+    some, chances = drafts((4, 4)), np.array([1.0, 0.1, 1.0, 1.0])
+    sent, kept_back = (replay(some, chances, 0.5, 4, TIMES, is_sent) for is_sent in (True, False))
+    assert sent.token_s == pytest.approx((2 * 0.1 + 1.0) / 3)
+    assert kept_back.token_s == pytest.approx((2 * 0.1 + 1.0) / 2)
+    wrong = drafts((4, 1))
+    rates = [replay(wrong, wrong.features[:, 0], 0.5, 4, TIMES, each).token_s for each in (True, False)]
+    assert rates[0] == rates[1]
+
+
+def test_a_prophet_gains_what_was_wasted_and_lets_no_wrong_token_pass() -> None:
+    some = drafts(*[(4, 1)] * 6, *[(4, 4)] * 6)
+    found = compare(lambda rows: rows[:, 0], some, some, 4, TIMES)
+    assert (found["auc"], found["fpr"], found["tpr"]) == (1.0, 0.0, 1.0)
+    assert found["gain"] == found["gain_unsent"] == pytest.approx((1.4 * 12 / 42) / ((6 * 1.2 + 6 * 1.4) / 42) - 1.0)
+    assert compare(lambda rows: 1.0 - rows[:, 0], some, some, 4, Timings(0.001, 1.0))["gain"] == 0.0
 
 
 def test_the_threshold_saves_waste_without_costing_time() -> None:

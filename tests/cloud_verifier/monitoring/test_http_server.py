@@ -173,3 +173,16 @@ def test_connections_of_the_chat_api_are_handed_over_unread_and_others_are_pages
         assert get(server, "/v1/models")[0] == HTTPStatus.NOT_FOUND
     finally:
         server.close()
+
+
+def test_who_asks_the_chat_api_while_the_model_loads_is_told_to_come_again() -> None:
+    server = HttpServer("127.0.0.1", 0, {"/ok": ok}, chat_api=True)
+    try:
+        for path, data in (("/v1/models", None), ("/v1/chat/completions", b"{}")):
+            with pytest.raises(HTTPError) as refused:
+                urlopen(Request(f"{server.url}{path}", data), timeout=60)
+            assert refused.value.code == HTTPStatus.SERVICE_UNAVAILABLE and refused.value.headers["Retry-After"] == "2"
+            assert "the model is loaded" in json.loads(refused.value.read())["error"]["message"]
+        assert get(server, "/ok")[0] == HTTPStatus.OK and get(server, "/v10")[0] == HTTPStatus.NOT_FOUND
+    finally:
+        server.close()

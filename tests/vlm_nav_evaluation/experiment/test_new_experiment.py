@@ -10,7 +10,6 @@ import pytest
 
 from edge_drafter import Mode
 from vlm_nav_evaluation import results
-from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.command import command_line, main_of, ratio_lines
 from vlm_nav_evaluation.experiment.run import Arm
 from vlm_nav_evaluation.options import add_save
@@ -42,27 +41,15 @@ def test_a_new_experiment_is_one_declaration(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(results, "RESULTS", tmp_path)
-    monkeypatch.setattr(command, "busy_share", lambda _: 0.05)
     assert main_of(parser, run, ["--save"]) == 0
     first = capsys.readouterr().out
     assert first.startswith("arm") and "gamma 4 against gamma 1, frame by frame: " in first
     saved = json.loads((tmp_path / "toy.json").read_text())
     assert saved["settings"] == {"steps": "3", "mode": "sd"}
     assert saved["commit"] and saved["machine"] and saved["pair"] == {}, "no model answered"
-    assert "busy" not in saved
     assert 1.0 < saved["arms"]["gamma 1"]["tau"] < 2.0 < saved["arms"]["gamma 4"]["tau"]
     assert main_of(parser, run, ["--save"]) == 0
     assert capsys.readouterr().out == first, "virtual time is the same every time"
-
-
-def test_what_is_measured_beside_other_programs_is_marked(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(results, "RESULTS", tmp_path)
-    monkeypatch.setattr(command, "busy_share", lambda _: 0.4)
-    assert main_of(parser, run, ["--save"]) == 0
-    assert capsys.readouterr().err == "toy: others use 40% of the processors; the saved figures are marked with it\n"
-    assert json.loads((tmp_path / "toy.json").read_text())["busy"] == 0.4
 
 
 def test_what_is_wrong_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

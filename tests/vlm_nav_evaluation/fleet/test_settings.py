@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from speculation.pass_cost import Load
 from vlm_nav_evaluation.__main__ import main
 from vlm_nav_evaluation.fleet import specedge
 from vlm_nav_evaluation.fleet.candidates import MODELS
-from vlm_nav_evaluation.fleet.figures import Window
-from vlm_nav_evaluation.fleet.wisp import capacity_table, ratios
+from vlm_nav_evaluation.fleet.figures import Window, run
+from vlm_nav_evaluation.fleet.wisp import capacity_table, mean_of, mixed_run, ratios
+from vlm_nav_evaluation.fleet.workload import Workload
 
 
 def test_drafts_are_as_deep_as_figure_10_has_them() -> None:
@@ -49,16 +51,34 @@ def test_the_parts_of_figure_8_are_each_worth_something_and_layer_split_meets_it
     assert [specedge.layer_split_s(rtt_s) for rtt_s in (0.015, 0.05)] == pytest.approx([0.09963, 0.1349], rel=0.003)
 
 
-def test_ratios_compare_with_each_baseline() -> None:
+def test_ratios_compare_with_the_centralised_verifier_and_with_sled_not() -> None:
     capacities = {
         name: {"interactive": {"robots": robots}}
         for name, robots in {"sled": [3, 4], "central": [7, 8], "full_budget": [20, 24]}.items()
     }
     load = {name: {8: {"goodput": 10.0 * place}, 16: {"goodput": 5.0}} for place, name in enumerate(capacities, 1)}
     found = ratios(capacities, load)
-    assert found["sled"] == {"capacity interactive": 6.0, "goodput": 3.0}
-    assert found["central"] == {"capacity interactive": 3.0, "goodput": 1.5}
+    assert found == {"central": {"capacity interactive": 3.0, "goodput": 1.5}}
     assert "20 / 24" in capacity_table(capacities)
+
+
+def test_sled_carries_21_robots_at_8_tokens_a_second_as_printed_and_with_longer_answers_fewer() -> None:
+    setting, robots, seed, window = mixed_run("appendix C", "sled", 21, 2, quick=False)
+    assert window.end - window.begin == pytest.approx(170 * 128 / 190.0)
+    assert run(setting, robots, seed, window).by_class["interactive"] <= 0.05
+    longer = replace(setting, workload=Workload(seed=seed))
+    assert run(longer, robots, seed, window, enough=0.05).violations > 0.05
+
+
+def test_a_mixed_fleet_is_the_mean_of_its_seeds() -> None:
+    runs = [
+        {"robots": 4, "requests": 10 * place, "by_class": {"economy": 0.1 * place}, "goodput": 8.0 * place}
+        | dict.fromkeys(("tokens_per_pass", "rows", "pass_s", "queue_s"), 1.0)
+        for place in (1, 2, 3)
+    ]
+    found = mean_of(runs)
+    assert (found["requests"], found["goodput"], found["each"]) == (60, 16.0, 4.0)
+    assert found["by_class"] == {"economy": pytest.approx(0.2)}
 
 
 def test_the_command_prints_ratios_and_keeps_a_plot(

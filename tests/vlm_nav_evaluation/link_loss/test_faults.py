@@ -6,12 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlm_nav_evaluation.link_loss.faults import FAULTS, GAP_S, LIMIT_S, PARTS, Kind, Row, problems, to_zero
+from vlm_nav_evaluation.link_loss.faults import FAULTS, GAP_S, LIMIT_S, PARTS, Kind, Row, attempts, problems, to_zero
 
 
 def every(period: float, speed: float, start: float, end: float) -> list[tuple[float, float]]:
     count = int((end - start) / period) + 1
     return [(start + place * period, speed) for place in range(count)]
+
+
+def test_a_row_is_measured_again_until_nothing_is_wrong_with_it() -> None:
+    good, late = Row("robot", "cut", "moving", 0.1, 0.1, 2.0), Row("robot", "cut", "moving", 0.4, 0.1, 2.0)
+    coming = iter([late, good, late])
+    assert attempts(lambda: next(coming), 3) == [late, good]
+    assert attempts(lambda: late, 3) == [late, late, late]
 
 
 def test_the_first_zero_counts() -> None:

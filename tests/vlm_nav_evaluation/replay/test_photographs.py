@@ -41,7 +41,7 @@ def stored(pixels: Any, encoding: str) -> Any:
 
 
 def replayed(recordings: list[Path], out: Path) -> dict[str, Any]:
-    modes = ["--modes", ",".join(MODES), "--check", "--dtype", "float64", "--max-tokens", "12"]
+    modes = ["--modes", ",".join(MODES), "--check", "--dtype", "float64", "--max-tokens", "6"]
     modes += ["--response-order", "action_first"]
     assert main(["replay", *map(str, recordings), "--out", str(out), "--instruction", ASKED, *modes]) == 0
     report: dict[str, Any] = json.loads((out / "report.json").read_text())

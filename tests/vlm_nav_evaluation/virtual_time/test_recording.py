@@ -128,6 +128,21 @@ def test_drafts_are_judged_as_the_rule_judges_them(data: st.DataObject, seed: in
             assert verdict.path[: len(expected.path)] == expected.path
 
 
+def test_an_exit_is_as_confident_as_all_its_tokens_or_as_its_most_probable_one() -> None:
+    recording = replace(recorded(), reliability={}, short_list=None)
+    first = recording.steps[0]
+    assert first.exit_tokens is not None and first.exit_probabilities is not None
+    tokens, chances = first.exit_tokens[3:5, 0].tolist(), first.exit_probabilities[3:5, 0]
+    step = replace(first, tokens=(*first.tokens[:3], *tokens, *first.tokens[5:]))
+    for by_highest, expected in ((False, chances[0] * chances[1]), (True, max(chances))):
+        engine = RecordedEngine(replace(recording, steps=(step,), by_highest=by_highest), Timings(), nothing)
+        prefill_at_once(engine, 0, engine.prepare("prompt 0", recording.image(0)), step.tokens[:3], 20)
+        (output,) = (each for each in engine.verify([Row(0, tuple(tokens[:1]), (ROOT,))]) if each.layer == 0)
+        verdict = output.verdicts[0]
+        assert (verdict.path, verdict.token) == ((0,), tokens[1])
+        assert verdict.confidence == pytest.approx(float(expected))
+
+
 COST = PassCost(token_s=0.001, interaction_s=1e-6, cached_s=1e-6, constant_s=0.02)
 
 

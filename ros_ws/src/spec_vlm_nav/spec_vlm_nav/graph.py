@@ -110,7 +110,7 @@ TRACE = argument_of(VlmNavSettings, "trace", is_path=True)
 MODE = Argument(
     "mode",
     Mode.FULL.value,
-    "who decodes, and how (docs/decoding.md); server_sd needs server_draft",
+    "who decodes, and how (docs/decoding.md); server_sd needs server_draft:=FOLDER, which demo sets",
     tuple(mode.value for mode in Mode),
 )
 DRAFTING = argument_of(EdgeConfig, "drafting")
