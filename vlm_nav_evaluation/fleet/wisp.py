@@ -284,7 +284,7 @@ def mixed_report(data: Mapping[str, Any]) -> str:
         for system, fleets in each.items()
         for robots, runs in fleets.items()
     }
-    columns = (Column("requests", "requests", "d"), Column("tokens/s each", "each"), *LOAD_COLUMNS[:-1])
+    columns = (Column("requests", "requests", ".0f"), Column("tokens/s each", "each"), *LOAD_COLUMNS[:-1])
     return "\n".join([
         f"WISP's setting, mixed classes, {SEEDS} seeds; workload: {data['workload']}",
         *(f"  {name}: {meaning}" for name, meaning in data["systems"].items()),

@@ -12,7 +12,7 @@ from vlm_nav_evaluation.__main__ import main
 from vlm_nav_evaluation.fleet import specedge
 from vlm_nav_evaluation.fleet.candidates import MODELS
 from vlm_nav_evaluation.fleet.figures import Window, run
-from vlm_nav_evaluation.fleet.wisp import capacity_table, mean_of, mixed_run, ratios
+from vlm_nav_evaluation.fleet.wisp import CLASSES, capacity_table, mean_of, mixed_report, mixed_run, ratios
 from vlm_nav_evaluation.fleet.workload import Workload
 
 
@@ -72,13 +72,15 @@ def test_sled_carries_21_robots_at_8_tokens_a_second_as_printed_and_with_longer_
 
 def test_a_mixed_fleet_is_the_mean_of_its_seeds() -> None:
     runs = [
-        {"robots": 4, "requests": 10 * place, "by_class": {"economy": 0.1 * place}, "goodput": 8.0 * place}
+        {"robots": 4, "requests": 10 * place, "by_class": dict.fromkeys(CLASSES, 0.1 * place), "goodput": 8.0 * place}
         | dict.fromkeys(("tokens_per_pass", "rows", "pass_s", "queue_s"), 1.0)
         for place in (1, 2, 3)
     ]
     found = mean_of(runs)
     assert (found["requests"], found["goodput"], found["each"]) == (60, 16.0, 4.0)
-    assert found["by_class"] == {"economy": pytest.approx(0.2)}
+    assert found["by_class"]["economy"] == pytest.approx(0.2)
+    printed = mixed_report({"workload": {}, "systems": {}, "mixed": {"14B": {"wisp": {4: runs}}}})
+    assert printed.splitlines()[-1].split()[:6] == ["14B:", "wisp,", "4", "60", "4.00", "16"]
 
 
 def test_the_command_prints_ratios_and_keeps_a_plot(
