@@ -338,7 +338,7 @@ def plot_queues(about: Mapping[str, Any], misses: Mapping[str, Sequence[float]])
     figure = new_figure(5.4)
     by_depth, by_threads = figure.subplots(1, 2)
     for name, style in (("right", "o-"), ("by then", "--")):
-        by_depth.plot(about["depth"], 100 * np.array(about[name]), style, color=MODE_COLOURS["fsd"], markersize=3,
+        by_depth.plot(about["depth"], 100 * np.array(about[name]), style, color=MODE_COLOURS["fsd"], markersize=5,
                       label={"right": "this exit", "by then": "this or an earlier one"}[name])  # fmt: skip
     for number, (name, (depth, hits)) in enumerate(TABLE_6.items()):
         by_depth.plot([depth], [hits], "DsoX"[number], color=PAPER, label=f"paper: {name}")
