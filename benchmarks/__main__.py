@@ -27,7 +27,7 @@ from vlm_nav_evaluation.plots import KEPT, OUT, add_outputs
 from vlm_nav_evaluation.tables import table
 
 FAST_SERVER = "verify_s=0.015,one_way_s=0.01,server_draft_s=0.00175"
-BARS, CASES = "vlm_nav_evaluation bars", "easy,middle,hard,two_rooms,hallway,absent"
+BARS, CASES = "vlm_nav_evaluation bars", "easy,middle,hard,two_rooms,hallway"
 ACTING = "vlm_nav_evaluation acting"
 
 
@@ -67,7 +67,7 @@ PROGRAMS = {
     "fleet": Program("many robots and one verifier: capacity, goodput, SpecEdge's pipeline",
                      "vlm_nav_evaluation fleet all"),
     "bars": Program("what the simulated robot finds in rooms that nobody trained on",
-                    f"{BARS} --seeds 20000-20099 --cases {CASES}",
+                    f"{BARS} --seeds 20000-20049 --cases {CASES}",
                     quick=f"{BARS} --seeds 20000-20001 --cases easy", result="bars.json"),
     "acting": Program("how long it stands, by mode, round trip and behaviour",
                       f"{ACTING} --seeds 20000-20023 --behaviours wait,early,ahead",
