@@ -94,7 +94,8 @@ def run(options: argparse.Namespace) -> int:
             row = bench.row(fault, phase, options.hold)
         except StartError as error:
             row = Row(fault.part, fault.kind.value, phase.value, None, None, None, str(error)[:120])
-        if row.resumed_s is None:
+        if problems([row]):
+            # Anew: a process is started again only so many times.
             bench.close()
             bench = None
         return row
