@@ -7,6 +7,7 @@ Each runs in a process of its own, so that none of them warms another up, and pr
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 import subprocess
 import sys
@@ -60,7 +61,7 @@ PROGRAMS = {
     "ablation": Program("each technique of full off, and of sd on", "benchmarks.ablation"),
     "break_even": Program("where edge speculation pays, on synthetic answers", "benchmarks.break_even"),
     "break_even_embedded": Program("where it pays on the embedded pair's recorded answers",
-                                   f"benchmarks.break_even --recording {EMBEDDED}"),
+                                   f"benchmarks.break_even --recording {shlex.quote(str(EMBEDDED))}"),
     "robots": Program("one verifier and 1 to 16 robots on this machine, under every policy", "benchmarks.robots"),
     "robots_declared": Program("the same at the Go2's times divided by ten",
                                "benchmarks.robots --profile go2_a100_scaled"),
@@ -101,9 +102,9 @@ def parser() -> argparse.ArgumentParser:
 def commands(name: str, options: argparse.Namespace) -> list[list[str]]:
     """Return the command lines of a program with this one's options; a recording that it needs is made first."""
     program = PROGRAMS[name]
-    words, flags = program.words.split(), list[str]()
+    words, flags = shlex.split(program.words), list[str]()
     if program.result:
-        words = program.quick.split() if options.quick else words
+        words = shlex.split(program.quick) if options.quick else words
         flags = ["--out", str(options.out / name)]
     else:
         flags = [f"--{flag}" for flag in ("quick", "save") if getattr(options, flag)]

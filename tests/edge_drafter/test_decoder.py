@@ -181,7 +181,7 @@ def test_a_predictor_cuts_drafts_short_and_changes_no_answer(
         assert list(result.tokens) == truth
         drafted[choice] = result.stats.drafted, result.stats.rounds
     tokens, rounds = drafted["doubtful"]
-    assert rounds - 1 <= tokens <= rounds, "one token a round, but for a last one without room"
+    assert rounds - 2 <= tokens <= rounds, "one a round, but for a last one without room and a prefill that was sooner"
     # How much of a first draft a prefill overtakes is a matter of time.
     assert all(tokens > rounds + 1 for tokens, rounds in (drafted["off"], drafted["auto"]))
     assert "trained for target t" in caplog.text

@@ -50,7 +50,7 @@ def made(shape: tuple[int, int, int], heads: tuple[int, int, int], dtype: torch.
         "lengths": torch.randint(1, BLOCKS * BLOCK - scratch, (rows,), device=DEVICE),
         "tree": torch.rand(rows, width, scratch, device=DEVICE) < 0.5,
     }
-    angles = torch.rand(count, size // 2, device=DEVICE).repeat(1, 2) * 6.0
+    angles = torch.rand(rows, width, size // 2, device=DEVICE).repeat(1, 1, 2) * 6.0
     read = Read.of(given, (angles.cos().to(dtype), angles.sin().to(dtype)))
     qkv = torch.randn(count, (queries + 2 * keys) * size, device=DEVICE).to(dtype)
     kv = torch.randn(2, keys, (BLOCKS + 1) * BLOCK, size, device=DEVICE).to(dtype)
