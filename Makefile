@@ -22,7 +22,7 @@ test: setup  ## run all tests in WORKERS processes (2); TESTS="tests/speculation
 benchmarks: setup  ## every table and plot of docs/benchmarks.md (hours); BENCH="--quick" for a look at all of them
 	@$(RUN) python -m benchmarks $(BENCH)
 
-figures: setup  ## all that README and docs print, saved; goes on where it was stopped; BENCH="--quick" for a look in minutes
+figures: setup  ## figures of README and pages, saved; goes on where it was stopped; BENCH="--quick" for a look in minutes
 	@$(RUN) python -m benchmarks --figures $(or $(BENCH),--save --journal out/figures)
 
 gpu: setup  ## all that a GPU has to show, 12 minutes, into out/gpu; GPU="--device cpu --quick" tries the program without one

@@ -34,7 +34,7 @@ from adapters_training.packing import Batch, Packer
 from adapters_training.shapes import DRAFT, TARGET, build_model, known_objects
 from adapters_training.sources.mixture import open_mixture
 from adapters_training.trainer import PROBE_STEPS, LearningConfig, Schedule, StepLosses, Trainer
-from speculation.file_modes import share_weights
+from speculation.file_modes import share
 from speculation.language.prompts import Vocabulary
 from speculation.vlm.load import ModelFolderError, load_vlm, tokenizer_fingerprint
 from speculation.vlm.processing import Processor
@@ -164,7 +164,7 @@ class PairTrainer(Trainer[PairConfig]):
         """Write the model folder: bf16 weights, config, processor, tokenizer, object names. OSError for a full disk."""
         with filling(folder) as part:
             self.model.to(torch.bfloat16).save_pretrained(part)
-            share_weights(part)
+            share(*part.glob("*.safetensors"))
             self.model.to(torch.float32)
             for path in self.processor_folder.iterdir():
                 (part / path.name).write_bytes(path.read_bytes())

@@ -36,7 +36,7 @@ from adapters_training.frozen_target.training import training_command
 from adapters_training.packing import IGNORE
 from adapters_training.shapes import parameters
 from adapters_training.trainer import StepLosses
-from speculation.file_modes import share_weights
+from speculation.file_modes import share
 from speculation.vlm.forward import final_logits
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
@@ -149,7 +149,7 @@ def write(model: Any, vlm: Vlm, folder: Path) -> None:
     """Write a model folder: bfloat16 weights, config, and the target's own tokenizer and chat template."""
     folder.mkdir(parents=True, exist_ok=True)
     model.to(torch.bfloat16).save_pretrained(str(folder))
-    share_weights(folder)
+    share(*folder.glob("*.safetensors"))
     model.to(torch.float32)
     vlm.processor.save(folder)
 

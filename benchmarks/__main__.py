@@ -38,7 +38,7 @@ class Program(NamedTuple):
     shown: str
     words: str
     answers: bool = False
-    """Whether it keeps a journal of answers."""
+    """It keeps a journal of its answers."""
     quick: str = ""
     """The words of a look, for a program without --quick and --save, which writes `result` into its --out."""
     result: str = ""
@@ -67,6 +67,9 @@ PROGRAMS = {
                                "benchmarks.robots --profile go2_a100_scaled"),
     "fleet": Program("many robots and one verifier: capacity, goodput, SpecEdge's pipeline",
                      "vlm_nav_evaluation fleet all"),
+    "fleet_mixed": Program("WISP's classes in one fleet", "vlm_nav_evaluation fleet wisp --mixed"),
+    "fleet_parts": Program("SpecEdge's Figs. 8, 11 and 12", "vlm_nav_evaluation fleet specedge --parts --seed 20000"),
+    "picospec": Program("PicoSpec's Tables 1 to 3", "benchmarks.ablation --picospec"),
     "bars": Program("what the simulated robot finds in rooms that nobody trained on",
                     f"{BARS} --seeds 20000-20049 --cases {CASES}",
                     quick=f"{BARS} --seeds 20000-20001 --cases easy", result="bars.json"),
@@ -77,8 +80,9 @@ PROGRAMS = {
                          quick="vlm_nav_evaluation link-loss --parts verifier --kinds kill", result="link_loss.json"),
 }  # fmt: skip
 FIGURES = ("exactness", "tune", "tune_fast_server", "latency", "latency_raw", "peers", "sampling", "robots", "fleet",
-           "ablation", "break_even", "bars", "acting", "link_loss")  # fmt: skip
-"""What `make figures` makes anew: all that README and docs print."""
+           "fleet_mixed", "fleet_parts", "ablation", "picospec", "break_even", "bars", "acting",
+           "link_loss")  # fmt: skip
+"""What `make figures` makes anew: the figures of README, and those of pages that need no training and no GPU."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -90,7 +94,7 @@ def parser() -> argparse.ArgumentParser:
     )
     some = line.add_mutually_exclusive_group()
     some.add_argument("--only", type=several(list(PROGRAMS)), default=list(PROGRAMS), help=f"of {','.join(PROGRAMS)}")
-    shown = "those that README and docs print figures of"
+    shown = "those of README's and the pages' figures that need no training and no GPU"
     some.add_argument("--figures", action="store_const", dest="only", const=list(FIGURES), help=shown)
     kept = "keep in this folder what is finished; the same command goes on there"
     line.add_argument("--journal", type=path_flag, metavar="DIR", help=kept)

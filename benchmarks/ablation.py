@@ -110,11 +110,11 @@ class Pipeline(NamedTuple):
     accepted: float
     """Draft tokens accepted a round, a + a^2 + ... + a^gamma."""
     drafting_s: float
-    """Drafting gamma tokens."""
+    """Seconds that drafting gamma tokens takes."""
     around_s: float
     """T_verify + T_rtt of the stop-and-wait round, in which nothing is hidden."""
     whole_s: float
-    """By how much that grows where whole distributions go up."""
+    """Seconds that `around_s` grows by where whole distributions go up."""
     layer_bytes: float
     layers: int
     printed: tuple[float, float, float, float, float, float, float]
@@ -169,7 +169,7 @@ PARTS = {
     "all": (Mode.PIPELINED.value, ""),
 }
 """Mode and changes of PicoSpec's rows. Split inference drafts nothing: it has a formula."""
-GAMMAS = (2, 4, 6)
+GAMMAS, PICOSPEC_STEPS = (2, 4, 6), 12
 PICOSPEC_COLUMNS = (
     Column("printed tokens/s", "printed", ".1f"), Column("of all", "printed_share"),
     Column("ours", "rate", ".1f"), Column("of all", "share"), Column("passes/token", "passes_per_token"),
@@ -179,7 +179,7 @@ PICOSPEC_COLUMNS = (
 
 def picospec(options: argparse.Namespace) -> None:
     """Print PicoSpec's ablation for each pair and task, and save what was asked."""
-    count = options.steps or (QUICK_STEPS if options.quick else STEPS)
+    count = options.steps or (QUICK_STEPS if options.quick else PICOSPEC_STEPS)
     found: dict[str, dict[str, Any]] = {}
     for name, row in PICOSPEC.items():
         first, shown = split(Synthetic(acceptance=row.acceptance, miss=1.0, image_bytes=0, seed=20_000).draw(count))

@@ -79,7 +79,7 @@ class Controller:
         nor its pass. Before such a round it is the link's own measure."""
         self._is_rtt_measured = False
         self.queue_s = 0.0
-        """How long a draft waits in the verifier for other sessions."""
+        """Seconds that a draft waits in the verifier for other sessions, a moving average."""
         self.acceptance: float | None = None
         """The chance that a draft token whose ancestors were accepted is."""
         self.goes_on = USUAL

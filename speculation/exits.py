@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from speculation.acceptance import Verdict
-from speculation.file_modes import share_weights
+from speculation.file_modes import share
 from speculation.logits_processors import START, UNPROCESSED, Context, LogitsProcessors
 from speculation.sampling import AcceptanceRule, Logits, StepDraws, Tokens
 from speculation.vlm.forward import final_logits
@@ -112,7 +112,7 @@ class ExitFiles:
         weights, config = (folder / f"{name}.part" for name in (WEIGHTS_FILE, CONFIG_FILE))
         save_file({name: weight.contiguous() for name, weight in self.weights.items()}, str(weights))
         config.write_bytes(msgspec.json.format(msgspec.json.encode(self.config), indent=1) + b"\n")
-        share_weights(folder)
+        share(weights)
         weights.replace(folder / WEIGHTS_FILE)
         config.replace(folder / CONFIG_FILE)
 

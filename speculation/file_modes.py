@@ -6,9 +6,12 @@ import os
 from pathlib import Path
 
 
-def share_weights(folder: Path) -> None:
-    """Give the weights in a folder the mode that any new file has here. Raises OSError for those of another user."""
+def share(*weights: Path) -> None:
+    """Give files that were just written the mode that any new file has here. Raises OSError for those of another user.
+
+    The mode is 0666 without the bits of the process's umask.
+    """
     mask = os.umask(0)
     os.umask(mask)
-    for weights in folder.glob("*.safetensors*"):
-        weights.chmod(0o666 & ~mask)
+    for path in weights:
+        path.chmod(0o666 & ~mask)

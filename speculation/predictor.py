@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from speculation.distributions import Distributions, Logits, products
-from speculation.file_modes import share_weights
+from speculation.file_modes import share
 from speculation.settings import expanded
 
 CONFIG_FILE = "predictor.json"
@@ -177,7 +177,7 @@ class Predictor:
             notes=notes or {},
         )
         save_file(tensors, str(folder / WEIGHTS_FILE))
-        share_weights(folder)
+        share(folder / WEIGHTS_FILE)
         (folder / CONFIG_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=1) + b"\n")
 
     @classmethod

@@ -12,19 +12,18 @@ import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from matplotlib.figure import Figure
 
 from edge_drafter import Mode
 from speculation.links import load_link
-from speculation.profiles import RAW, DeviceProfile, load_profile
+from speculation.profiles import RAW, load_profile
 from vlm_nav_evaluation.experiment.run import Answer, Arm, Question, Run, take_turns
 from vlm_nav_evaluation.experiment.sockets import Edges, sockets
 from vlm_nav_evaluation.figures import with_ratios
 from vlm_nav_evaluation.html_page import Section, embedded, png
 from vlm_nav_evaluation.plots import MODE_COLOURS, bar_plot
-from vlm_nav_evaluation.replay.report import OVERRUN
+from vlm_nav_evaluation.replay.report import not_kept
 from vlm_nav_evaluation.report.run import Decision
 from vlm_nav_evaluation.report.timeline import Step, plot_steps, steps
 from vlm_nav_evaluation.tables import MS, Column, cells_of, table
@@ -120,17 +119,13 @@ def measure(asked: Sequence[Question], options: argparse.Namespace) -> Gain:
     ratios = dict(zip(run.ratios(Mode.CLOUD.value, Mode.FULL.value), run.names, strict=True))
     shown = ratios[sorted(ratios)[len(ratios) // 2]]
     timelines = {mode.value: kept[shown, mode.value] for mode in (Mode.CLOUD, Mode.FULL)}
-    words = f"declared times {profile.name} ({profile.scale}){link}"
-    if is_late(run.figures(), profile):
-        words += "; THIS MACHINE WAS TOO BUSY TO KEEP THEM, so the ratios are not those of the profile"
+    figures = run.figures().values()
+    late = not_kept({
+        "a draft forward": [(each["draft_forward_s"], profile.draft_s) for each in figures],
+        "a target forward": [(each["verify_s"], profile.verify_s) for each in figures],
+    })  # fmt: skip
+    words = "; ".join([f"declared times {profile.name} ({profile.scale}){link}", *late])
     return Gain(run, words, timelines)
-
-
-def is_late(figures: Mapping[str, Mapping[str, Any]], profile: DeviceProfile) -> bool:
-    """Return whether forwards took longer than a profile declares: then the ratios are this machine's."""
-    declared = {"draft_forward_s": profile.draft_s, "verify_s": profile.verify_s}
-    took = [(each[name], limit_s) for each in figures.values() for name, limit_s in declared.items()]
-    return any(seconds is not None and seconds > OVERRUN * limit_s > 0.0 for seconds, limit_s in took)
 
 
 def _traced(arm: Arm[Question], edges: Edges, kept: dict[tuple[str, str], Step]) -> Arm[Question]:

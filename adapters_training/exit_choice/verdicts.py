@@ -21,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 from adapters_training.speculative_decoding import SpeculativeDecoder, Verification, cut
 from speculation.acceptance import Verdict
 from speculation.exits import ExitHeads, Head, Reliability, measure_reliability
-from speculation.file_modes import share_weights
+from speculation.file_modes import share
 from speculation.progress import progress
 from speculation.sampling import Greedy
 from speculation.vlm.cache import CacheFull
@@ -89,7 +89,7 @@ class Verdicts:
         for head, judged in self.by_head.items():
             tensors |= {f"{head.value}.{name}": value for name, value in vars(judged).items()}
         save_file(tensors, str(folder / RECORDS_FILE))
-        share_weights(folder)
+        share(folder / RECORDS_FILE)
 
     @classmethod
     def load(cls, folder: Path) -> Verdicts:

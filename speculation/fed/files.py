@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from speculation.fed.config import FORMAT, FedConfig
 from speculation.fed.encoder import FeatureEncoder
 from speculation.fed.head import FedHead
-from speculation.file_modes import share_weights
+from speculation.file_modes import share
 from speculation.vlm.folder import ModelFolderError
 from speculation.vlm.model import Vlm
 
@@ -37,8 +37,8 @@ def save(folder: Path, encoder: FeatureEncoder, head: FedHead) -> FedConfig:
     for name, module in ((ENCODER_FILE, encoder), (HEAD_FILE, head)):
         weights = {key: _smallest(weight.detach().cpu()).contiguous() for key, weight in module.state_dict().items()}
         save_file(weights, str(parts[name]))
+        share(parts[name])
     parts[CONFIG_FILE].write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=1) + b"\n")
-    share_weights(folder)
     for name, part in parts.items():
         part.replace(folder / name)
     return config

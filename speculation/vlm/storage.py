@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from speculation.file_modes import share_weights
+from speculation.file_modes import share
 from speculation.vlm.folder import INT8_FILE, INT8_GROUPS, SCALE_SUFFIX, ModelFolderError, read_config, weight_files
 
 GROUP = 64
@@ -88,7 +88,7 @@ def store(folder: Path, out: Path) -> None:
     files = weight_files(folder)
     packed = pack({name: weight for path in files for name, weight in load_file(str(path)).items()})
     save_file(packed, str(out / INT8_FILE), metadata={"format": "pt"})
-    share_weights(out)
+    share(out / INT8_FILE)
     left_out = {*(path.name for path in files), INDEX_FILE, "config.json", *MEASURED_FILES}
     for path in sorted(folder.iterdir()):
         if path.is_file() and path.name not in left_out:

@@ -10,7 +10,6 @@ import pytest
 
 from edge_drafter import Mode
 from spec_vlm_nav.graph import PROJECT
-from speculation.profiles import load_profile
 from vlm_nav_evaluation import drafting_gain as gain
 from vlm_nav_evaluation.drafting_gain import FORGETFUL, PROFILE, measure, questions
 from vlm_nav_evaluation.experiment.questions import questions as rooms
@@ -44,15 +43,3 @@ def test_only_frames_that_were_asked_about_are_asked_again() -> None:
     assert {(each.prompt, each.jpeg, each.name) for each in asked} == {("first", b"jpeg", "0"), ("last", b"jpeg", "3")}
     with pytest.raises(ValueError, match="asked 1 questions that its bag has frames of; 2 are needed"):
         measure(asked[:1], argparse.Namespace(profile="", link=""))
-
-
-@pytest.mark.parametrize(
-    ("draft_s", "verify_s", "late"),
-    [(0.0072, 0.062, False), (0.02, 0.062, True), (None, 0.2, True), (None, None, False)],
-)
-def test_a_machine_that_cannot_keep_the_declared_times_says_so(
-    draft_s: float | None, verify_s: float | None, late: bool
-) -> None:
-    figures = {"full": {"draft_forward_s": draft_s, "verify_s": verify_s}}
-    assert gain.is_late(figures, load_profile(PROFILE)) is late
-    assert not gain.is_late(figures, load_profile("raw")), "nothing is declared"

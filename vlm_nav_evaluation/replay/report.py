@@ -220,14 +220,19 @@ def overruns(data: Mapping[str, Any]) -> list[str]:
     }
     if not data["settings"].get("link"):  # what queues and losses of an emulated link add is no overrun
         kept["a message"] = [(arm["one_way_s"], declared["one_way_s"] + arm["rtt_ms"] / 2e3) for arm in arms]
+    return not_kept(kept)
+
+
+def not_kept(kept: Mapping[str, Sequence[tuple[float | None, float]]]) -> list[str]:
+    """Return a sentence for all that took clearly longer than declared: by its words (seconds it took, declared)."""
     sentences = []
     for words, measured in kept.items():
         late = [(took, limit) for took, limit in measured if took is not None and took > OVERRUN * limit > 0.0]
         if late:
             took, allowed = max(late)
             sentences.append(
-                f"NOT the profile's times: {words} took {1e3 * took:.0f} ms where {1e3 * allowed:.0f} ms are declared "
-                "(this machine is too slow or too busy for the profile)"
+                f"NOT the declared times: {words} took {1e3 * took:.0f} ms where {1e3 * allowed:.0f} ms are declared "
+                "(this machine is too slow or too busy for them)"
             )
     return sentences
 
