@@ -54,6 +54,8 @@ class Gain:
     """The declared times and link, in words."""
     timelines: Mapping[str, Step]
     """One question's answer by mode."""
+    late: Sequence[str] = ()
+    """A sentence for each declared time that this machine could not keep."""
 
     @property
     def title(self) -> str:
@@ -64,13 +66,13 @@ class Gain:
     def text(self) -> str:
         """Return the table for the screen."""
         header, *rows = self._cells()
-        return f"{self.title}\n{table(header, rows)}"
+        return "\n".join([self.title, *self.late, table(header, rows)])
 
     def section(self) -> Section:
         """Return the part of a report: the table, its bars, and one answer in `cloud` above the same in `full`."""
         plots = [(embedded(png(self._bars())), "time to the action by mode")]
         plots.append((embedded(png(plot_steps(self.timelines))), "one answer by the cloud alone, and drafted"))
-        return Section("What drafting gains", self.title, rows=self._cells(), plots=plots)
+        return Section("What drafting gains", self.title, rows=self._cells(), plots=plots, lines=self.late)
 
     def _cells(self) -> list[list[str]]:
         return cells_of("mode", with_ratios(self.run.figures()), COLUMNS)
@@ -124,8 +126,7 @@ def measure(asked: Sequence[Question], options: argparse.Namespace) -> Gain:
         "a draft forward": [(each["draft_forward_s"], profile.draft_s) for each in figures],
         "a target forward": [(each["verify_s"], profile.verify_s) for each in figures],
     })  # fmt: skip
-    words = "; ".join([f"declared times {profile.name} ({profile.scale}){link}", *late])
-    return Gain(run, words, timelines)
+    return Gain(run, f"declared times {profile.name} ({profile.scale}){link}", timelines, late)
 
 
 def _traced(arm: Arm[Question], edges: Edges, kept: dict[tuple[str, str], Step]) -> Arm[Question]:

@@ -34,7 +34,7 @@ def test_a_setting_has_a_table_for_each_round_trip_and_a_result(
     assert saved["pair"] == {} and saved["commit"] and saved["machine"], "no model answered"
 
 
-@pytest.mark.parametrize("name", ["tuned_go2_0_2_0", "tuned_fast_server_0_2_0"])
+@pytest.mark.parametrize("name", ["tuned_go2", "tuned_fast_server"])
 def test_this_code_is_as_fast_as_the_saved_figures(name: str) -> None:
     """`full` without earlier answers as shipped, and `cloud`, at the last round trip, within 2 %."""
     saved = json.loads((results.RESULTS / f"{name}.json").read_text())

@@ -32,6 +32,8 @@ def test_modes_answer_a_runs_questions_alike_and_the_report_shows_what_each_took
     assert found.run.figures()["cloud"]["passes_per_token"] == pytest.approx(1.0)
     assert PROFILE in found.text() and "link wifi" in found.text() and "all answers equal" in found.text()
     assert set(found.timelines) == {Mode.CLOUD.value, Mode.FULL.value}
+    assert all(each.startswith("NOT the declared times") for each in found.late), "a busy machine says so"
+    assert "\nlate\n" in replace(found, late=["late"]).text()
     page = write_page(tmp_path / "page.html", "a run", [found.section()]).read_text()
     assert page.count("data:image/png") == 2 and f"<td>{FORGETFUL}</td>" in page
 
