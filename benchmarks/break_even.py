@@ -303,7 +303,7 @@ def _caption(options: argparse.Namespace, recording: Recording, gammas: Sequence
         what = f"synthetic, acceptance {sum(rates) / len(rates):.3g}"
     best = f" at their best gamma of {', '.join(map(str, gammas))}" if len(gammas) > 1 else f" at gamma {gammas[0]}"
     return (
-        f"virtual time, {len(lengths)} answers of {median(lengths):g} tokens, {what}; sd and fsd{best};\n"
+        f"virtual time, {len(lengths)} answers of {median(lengths):g} tokens, {what};\nsd and fsd{best};\n"
         f"{declared(1.0, 0.0, options.cost).cost_words}"
     )
 

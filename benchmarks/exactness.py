@@ -24,7 +24,7 @@ from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets
 from vlm_nav_evaluation.plots import add_outputs
 
 MODES = [mode.value for mode in Mode if mode is not Mode.EDGE]
-STEPS, QUICK_STEPS = 1000, 2
+STEPS, QUICK_STEPS = 100, 2
 
 
 def parser() -> argparse.ArgumentParser:

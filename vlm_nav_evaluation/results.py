@@ -18,8 +18,6 @@ from speculation.machine_info import busy_share, host
 from speculation.vlm.folder import folder_fingerprint
 
 RESULTS = PROJECT / "benchmarks" / "results"
-EARLIER_PAIRS = {"0_2_0": {"target": "9c511434000aa1a5", "draft": "72825617c1d33a23"}}
-"""Fingerprints of pairs that were shipped before, by the end of their results' names."""
 BUSY_SHARE, BUSY_S = 0.1, 0.5
 """The share of the processors from which figures are marked, and for how long it is read."""
 NOT_SETTINGS = ("save", "busy", "out", "trace", "journal", "restart", "action", "command", "run")
@@ -92,12 +90,11 @@ def shipped_pair() -> dict[str, str]:
 def name_of_pair(pair: Mapping[str, str]) -> str:
     """Return what the name of a result has to end with: empty for the shipped pair and where no model answered.
 
-    Of a pair that is not known these are the first digits of its target's fingerprint.
+    Of another pair these are the first digits of its target's fingerprint.
     """
     if all(shipped_pair()[name] == fingerprint for name, fingerprint in pair.items()):
         return ""
-    known = (name for name, earlier in EARLIER_PAIRS.items() if pair == earlier)
-    return next(known, pair.get("target", "")[:8] or "draft")
+    return pair.get("target", "")[:8] or "draft"
 
 
 def problems(path: Path) -> list[str]:
