@@ -80,8 +80,8 @@ PROGRAMS = {
                          quick="vlm_nav_evaluation link-loss --parts verifier --kinds kill", result="link_loss.json"),
 }  # fmt: skip
 FIGURES = ("exactness", "tune", "tune_fast_server", "latency", "latency_raw", "peers", "sampling", "robots",
-           "robots_declared", "fleet", "fleet_mixed", "fleet_parts", "ablation", "picospec", "break_even", "bars", "acting",
-           "link_loss")  # fmt: skip
+           "robots_declared", "fleet", "fleet_mixed", "fleet_parts", "ablation", "picospec", "break_even", "bars",
+           "acting", "link_loss")  # fmt: skip
 """What `make figures` makes anew: the figures of README, and those of pages that need no training and no GPU."""
 
 
