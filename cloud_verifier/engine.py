@@ -263,7 +263,6 @@ class VlmEngine(ReadsPrompts):
         On a GPU an exit's verdicts come once layers behind it were started: as soon as they are there, at the next exit
         at the latest. Nobody waits for them while the GPU has nothing to do.
         """
-        self._recompute([row for row in rows if row.recompute])
         chunks = [self._chunk(row) for row in rows]
         last = self._vlm.num_layers - 1
         judging = self._judging([place for place, row in enumerate(rows) if row.judged], rows)
@@ -300,19 +299,6 @@ class VlmEngine(ReadsPrompts):
         end = self._cache.length[row.index]
         return tuple(self._prefills[row.index].ids[end + 1 - row.features : end + 1].tolist())
 
-    def _recompute(self, rows: Sequence[Row]) -> None:
-        """Feed what the rows hold again, all in one forward; their images stay encoded."""
-        chunks = []
-        for row in rows:
-            before = self._prefills[row.index]
-            again = Prefill.of(self._vlm, before.inputs, row.answer)
-            again.seen = before.seen
-            self._cache.clear(row.index, before.inputs.delta)
-            chunks.append(again.chunk(row.index, 0, len(again.ids) - 1))
-        if chunks:
-            for _ in forward_layers(self._vlm, self._cache, chunks):
-                pass
-
     def _chunk(self, row: Row) -> Chunk | PrefillChunk:
         length = self._cache.length[row.index]
         self._cache.truncate(row.index, length)
@@ -320,7 +306,7 @@ class VlmEngine(ReadsPrompts):
             chunk = self._prefills[row.index].chunk(row.index, length, row.chunk)
             return replace(chunk, draft=self._draft(row)) if row.judged else chunk
         # Its prefill is fed; what it was fed from is not needed any more.
-        prefill = self._prefills.pop(row.index, None) if not row.recompute else None
+        prefill = self._prefills.pop(row.index, None)
         if prefill is not None:
             self._cache.publish(row.index, prefill.words)
         return self._draft(row)

@@ -32,8 +32,8 @@ SERVER = [field.name for field in fields_of(ServerConfig)]
     ],
 )
 def test_how_many_replicas_run(settings: dict[str, str], gpus: int, limits: tuple[int, int]) -> None:
-    found = ClusterSettings(**settings).limits(Scaling(up_s=9.0, late_share=0.5), gpus)  # type: ignore[arg-type]
-    assert (found.min, found.max) == limits and (found.up_s, found.late_share) == (9.0, 0.5)
+    found = ClusterSettings(**settings).limits(Scaling(up_s=9.0, down_s=8.0), gpus)  # type: ignore[arg-type]
+    assert (found.min, found.max) == limits and (found.up_s, found.down_s) == (9.0, 8.0)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,6 @@ def test_the_secret_lies_beside_the_keys_or_where_it_is_to(tmp_path: Path) -> No
     [
         (["--model", "nowhere"], "--model nowhere: no such folder"),
         (["--model", "models/target", "--gpus-per-replica", "2"], "--device cpu computes on none"),
-        (["--model", "models/target", "--low-utilisation", "0.9"], "low_utilisation 0.9 is above"),
     ],
 )
 def test_a_wrong_command_line_is_one_sentence(
