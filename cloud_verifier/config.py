@@ -61,10 +61,6 @@ class Target(Settings, frozen=True):
     exits: Annotated[
         Path | None, Meta(description="folder of exit heads; default: the model's folder, or `exits` beside it")
     ] = None
-    short_list: Annotated[
-        Literal["auto", "off"],
-        Meta(description="auto: exits know only the frequent tokens of their short list, if they have one"),
-    ] = "auto"
     fed_head: Annotated[
         Path | None,
         Meta(
@@ -231,7 +227,6 @@ class Early(Settings, frozen=True):
     early_burst: Annotated[
         int, Meta(ge=1, le=1024, description="early tokens of a session that may leave at once: a forward's exits")
     ] = 4
-    seed: Annotated[int, Meta(description="seed of queue policy random")] = 0
 
 
 class Link(Settings, frozen=True):

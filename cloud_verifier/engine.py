@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
+from pathlib import Path
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -51,6 +52,7 @@ from speculation.vlm.transfer import Download, beside
 from speculation.wire import MAX_DRAFT_TOKENS, MAX_FRAME_PIXELS, MAX_FRAMES, Jpegs, Sight
 
 _log = logging.getLogger("cloud_verifier")
+Heads = TypeVar("Heads")
 
 _FREE_SHARE = 0.8
 """Of the free memory, for keys and values; the rest is for forwards."""
@@ -61,18 +63,8 @@ def find_exits(config: ServerConfig, vlm: Vlm) -> ExitHeads | None:
 
     Raises ModelFolderError for heads that were asked for and cannot be used.
     """
-    folder = config.exits_folder
-    if folder is None:
-        return None
-    try:
-        heads = ExitHeads.load(folder, vlm, head=Head.FULL if config.target.short_list == "off" else None)
-    except ModelFolderError as error:
-        if config.target.exits is not None:
-            raise
-        _log.warning("no early exits: %s", error)
-        return None
-    short = heads.short_list
-    if short is not None:
+    heads = _loaded(config.exits_folder, config.target.exits, lambda folder: ExitHeads.load(folder, vlm), "early exits")
+    if heads is not None and (short := heads.short_list) is not None:
         size = short.nbytes / 1e6
         _log.info("exits know %d of %d tokens: their rows of the head take %.1f MB", len(short), vlm.vocabulary, size)
     return heads
@@ -83,20 +75,26 @@ def find_encoder(config: ServerConfig, vlm: Vlm) -> FeatureEncoder | None:
 
     Raises ModelFolderError for one that was asked for and cannot be used.
     """
-    folder = config.fed_head_folder
+    folder, asked = config.fed_head_folder, config.target.fed_head
+    encoder = _loaded(folder, asked, lambda folder: load_encoder(folder, vlm), "features for fed heads")
+    if encoder is not None:
+        shape = encoder.config
+        _log.info("robots may draft from features %s: layers %s, %d numbers a token, of the prompt's last %d tokens",
+                  shape.features, list(shape.layers), shape.size, shape.prompt_tokens)  # fmt: skip
+    return encoder
+
+
+def _loaded(folder: Path | None, asked: Path | None, load: Callable[[Path], Heads], what: str) -> Heads | None:
+    """Return what is in a folder; None where there is none, or what nobody has asked for does not load."""
     if folder is None:
         return None
     try:
-        encoder = load_encoder(folder, vlm)
+        return load(folder)
     except ModelFolderError as error:
-        if config.target.fed_head is not None:
+        if asked is not None:
             raise
-        _log.warning("no features for fed heads: %s", error)
+        _log.warning("no %s: %s", what, error)
         return None
-    shape = encoder.config
-    _log.info("robots may draft from features %s: layers %s, %d numbers a token, of the prompt's last %d tokens",
-              shape.features, list(shape.layers), shape.size, shape.prompt_tokens)  # fmt: skip
-    return encoder
 
 
 def cache_blocks(limits: Limits, vlms: Sequence[Vlm]) -> int:

@@ -70,8 +70,6 @@ class ExitQueue:
     def __init__(
         self, policy: QueuePolicy = QueuePolicy.PRIORITY, rate: float = 200.0, burst: int = 4, seed: int = 0
     ) -> None:
-        if rate <= 0.0 or burst < 1:
-            raise ValueError(f"exit queue: rate {rate} and burst {burst} must be positive")
         self.policy = policy
         self.rate = rate
         self.burst = burst

@@ -50,7 +50,7 @@ class Inbox:
                 self._quotas.use("bytes", session.user, sum(map(len, frames)), self._clock())
 
     def _take(self, peer: bytes, session: Session | None, frames: list[bytes]) -> None:
-        if self._outbox.allowance.left(peer, self._clock()) < 1.0:
+        if self._outbox.allowance.wait(peer, self._clock()) > 0.0:
             self.ignored += 1
             return
         try:

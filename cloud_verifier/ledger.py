@@ -17,8 +17,8 @@ from collections.abc import Sequence
 
 from cloud_verifier.acceptance_stats import AcceptanceStats, PassVerdict, TokenAcceptance
 from cloud_verifier.choice import Act, Choice
-from cloud_verifier.costs import Costs
 from cloud_verifier.draft_wait import Part, over_decoding, over_drafting
+from cloud_verifier.estimator import Costs
 from cloud_verifier.server_draft.value import OWN_DEPTH, OWN_TOKENS
 from cloud_verifier.tree import Tree
 from speculation.pass_cost import NO_LOAD, Load

@@ -14,7 +14,7 @@ from cloud_verifier.answer import Answer
 from cloud_verifier.batching import Traffic, best_batch, best_wait
 from cloud_verifier.choice import Act, Choice
 from cloud_verifier.config import Limits, Scheduling
-from cloud_verifier.costs import Costs
+from cloud_verifier.estimator import Costs
 from cloud_verifier.feature_log import FeatureLog
 from cloud_verifier.interfaces import ModelInfo
 from cloud_verifier.ledger import Ledger

@@ -23,8 +23,7 @@ from cloud_verifier.interfaces import Post
 from cloud_verifier.kv_admission import KvAdmission
 from cloud_verifier.machine import Machine
 from cloud_verifier.monitoring import series
-from cloud_verifier.monitoring.figures import Figures, Phase
-from cloud_verifier.monitoring.session_states import figures_of
+from cloud_verifier.monitoring.figures import Figures, Phase, figures_of
 from cloud_verifier.monitoring.spans import Spans
 from cloud_verifier.outbox import Outbox
 from cloud_verifier.quotas import Quotas
@@ -76,7 +75,7 @@ class Server:
         self._scheduler = Scheduler(machine.serves(limits), config.scheduling, limits, machine.costs())
         self._memory = KvAdmission(machine.engine.blocks)
         early = config.early
-        self._exits = ExitQueue(early.queue_policy, early.early_rate, early.early_burst, early.seed)
+        self._exits = ExitQueue(early.queue_policy, early.early_rate, early.early_burst)
         self.figures = figures or Figures(clock)
         self.step_log, self._attainment = StepLog(), SloAttainment()
         spans = [Spans(trace).take] if trace is not None else []

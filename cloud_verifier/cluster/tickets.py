@@ -47,9 +47,6 @@ class Tickets:
     """Signs and checks; `secret` is that of the cluster. Times are seconds since 1970, of the wall clock."""
 
     def __init__(self, secret: bytes, valid_s: float = VALID_S) -> None:
-        """Raises ValueError for a secret of less than SECRET_BYTES bytes."""
-        if len(secret) < SECRET_BYTES:
-            raise ValueError(f"the cluster's secret has {len(secret)} bytes, the least is {SECRET_BYTES}")
         self._secret = secret
         self._valid_s = valid_s
         self._decoder = msgspec.msgpack.Decoder(Ticket)

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import Meta
 
 MAX_MESSAGES = 256
 MAX_STOPS, MAX_STOP_CHARS = 4, 200
@@ -223,28 +223,6 @@ class Usage(msgspec.Struct, frozen=True):
     total_tokens: int
 
 
-class _Text(msgspec.Struct, frozen=True, omit_defaults=True):
-    role: str | UnsetType = UNSET
-    content: str | UnsetType = UNSET
-
-
-class _Choice(msgspec.Struct, frozen=True):
-    index: int
-    finish_reason: str | None
-    message: _Text | UnsetType = UNSET
-    delta: _Text | UnsetType = UNSET
-    logprobs: None = None
-
-
-class _Completion(msgspec.Struct, frozen=True):
-    id: str
-    object: str
-    created: int
-    model: str
-    choices: list[_Choice]
-    usage: Usage | UnsetType = UNSET
-
-
 class Answers:
     """Writes the answers to one request, whole or piece by piece, in JSON. `created` is in seconds since 1970."""
 
@@ -253,18 +231,23 @@ class Answers:
 
     def whole(self, text: str, reason: str, usage: Usage) -> bytes:
         """Return the whole answer, and why it ends: `stop` or `length`."""
-        choice = _Choice(0, reason, message=_Text("assistant", text))
-        return self._encoded("chat.completion", [choice], usage)
+        message = {"role": "assistant", "content": text}
+        return self._encoded("chat.completion", [_choice(reason, message=message)], usage)
 
     def piece(self, text: str | None, reason: str | None = None, first: bool = False) -> bytes:
         """Return a piece of text; None for none, as beside the `reason` why the answer ends."""
-        delta = _Text("assistant" if first else UNSET, UNSET if text is None else text)
-        return self._encoded("chat.completion.chunk", [_Choice(0, reason, delta=delta)])
+        delta = {**({"role": "assistant"} if first else {}), **({} if text is None else {"content": text})}
+        return self._encoded("chat.completion.chunk", [_choice(reason, delta=delta)])
 
     def usage(self, usage: Usage) -> bytes:
         """Return the last piece of a stream, which has no text."""
         return self._encoded("chat.completion.chunk", [], usage)
 
-    def _encoded(self, kind: str, choices: list[_Choice], usage: Usage | UnsetType = UNSET) -> bytes:
+    def _encoded(self, kind: str, choices: list[dict[str, Any]], usage: Usage | None = None) -> bytes:
         name, created, model = self._about
-        return msgspec.json.encode(_Completion(name, kind, created, model, choices, usage))
+        about = {"id": name, "object": kind, "created": created, "model": model, "choices": choices}
+        return msgspec.json.encode(about if usage is None else {**about, "usage": usage})
+
+
+def _choice(reason: str | None, **text: dict[str, str]) -> dict[str, Any]:
+    return {"index": 0, "finish_reason": reason, **text, "logprobs": None}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cloud_verifier.config import Limits, Scheduling
-from cloud_verifier.costs import Costs
+from cloud_verifier.estimator import Costs
 from cloud_verifier.interfaces import ModelInfo
 from cloud_verifier.policies import Batch
 from cloud_verifier.scheduler import Scheduler
