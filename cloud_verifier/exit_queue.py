@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
+from cloud_verifier.limits import Rate
 from speculation.wire import EarlyTokens
 
-_FULL = 1.0 - 1e-9
-"""Adding up refills rounds; a token short by less than this is a token."""
 _SENT = -math.inf
 """Key of a verdict that has left: nothing about it waits behind it."""
 
@@ -47,14 +46,12 @@ class _Entry(NamedTuple):
 
 @dataclass
 class _Lane:
-    """One session: a heap of what waits, and the tokens of its bucket.
+    """One session: a heap of what waits.
 
     `keys` has the key of every verdict of the round that waits, or `_SENT`. An entry with another key is out of date;
     it is dropped when it reaches the head.
     """
 
-    bucket: float
-    filled_at: float
     waiting: list[_Entry] = field(default_factory=list)
     round: tuple[int, int] | None = None
     keys: dict[_Verdict, float] = field(default_factory=dict)
@@ -71,16 +68,15 @@ class ExitQueue:
         self, policy: QueuePolicy = QueuePolicy.PRIORITY, rate: float = 200.0, burst: int = 4, seed: int = 0
     ) -> None:
         self.policy = policy
-        self.rate = rate
-        self.burst = burst
+        self._rate = Rate.counted(rate, burst)
         self.sent = self.dropped = 0
         self._random = random.Random(seed)
         self._lanes: dict[int, _Lane] = {}
         self._count = 0
 
-    def push(self, session: int, early: EarlyTokens, now: float) -> None:
+    def push(self, session: int, early: EarlyTokens) -> None:
         """Queue an early token; drop it where its verdict has left, or waits already and would not leave sooner."""
-        lane = self._lane(session, now)
+        lane = self._lanes.setdefault(session, _Lane())
         round = (early.step, early.round)
         if lane.round != round:
             self._forget(lane)
@@ -111,16 +107,14 @@ class ExitQueue:
         heads = []
         for session, lane in self._lanes.items():
             head = self._head(lane)
-            if head is not None:
-                self._refill(lane, now)
-                if lane.bucket >= _FULL:
-                    heads.append((head, session))
+            if head is not None and not self._rate.wait(session, now):
+                heads.append((head, session))
         if not heads:
             return None
         (_, _, early), session = min(heads)
         lane = self._lanes[session]
         heapq.heappop(lane.waiting)
-        lane.bucket -= 1.0
+        self._rate.use(session, 1.0, now)
         self.sent += 1
         lane.last_sent = (early.node, early.token)
         lane.keys[lane.last_sent] = _SENT
@@ -128,12 +122,8 @@ class ExitQueue:
 
     def next_time(self, now: float) -> float | None:
         """Return when `pop` will next return something (not before `now`); None where nothing waits."""
-        times = []
-        for lane in self._lanes.values():
-            if self._head(lane) is not None:
-                self._refill(lane, now)
-                times.append(now if lane.bucket >= _FULL else now + (1.0 - lane.bucket) / self.rate)
-        return min(times, default=None)
+        waiting = (session for session, lane in self._lanes.items() if self._head(lane) is not None)
+        return min((now + self._rate.wait(session, now) for session in waiting), default=None)
 
     def _key(self, early: EarlyTokens, known: float | None) -> float:
         if self.policy is QueuePolicy.FIFO:
@@ -151,15 +141,6 @@ class ExitQueue:
             heapq.heappop(lane.waiting)
             self.dropped += 1
         return None
-
-    def _lane(self, session: int, now: float) -> _Lane:
-        if session not in self._lanes:
-            self._lanes[session] = _Lane(bucket=float(self.burst), filled_at=now)
-        return self._lanes[session]
-
-    def _refill(self, lane: _Lane, now: float) -> None:
-        lane.bucket = min(float(self.burst), lane.bucket + max(0.0, now - lane.filled_at) * self.rate)
-        lane.filled_at = max(now, lane.filled_at)
 
     def _drop_waiting(self, lane: _Lane) -> None:
         self.dropped += len(lane.waiting)

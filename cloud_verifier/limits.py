@@ -6,8 +6,8 @@ import math
 from collections import OrderedDict
 from dataclasses import dataclass
 
-_ROUNDING = 1e-6
-"""Share of a use that sums of times may round away."""
+_TICK_S = 1e-6
+"""A shorter wait is none: sums of times round."""
 
 
 class Rate:
@@ -27,11 +27,12 @@ class Rate:
     @classmethod
     def counted(cls, rate: float, burst: int) -> Rate:
         """Return a quota of single uses, of which `burst` may come at once."""
-        return cls(rate, (burst - 1.0 + _ROUNDING) / rate)
+        return cls(rate, (burst - 1) / rate)
 
     def wait(self, key: object, now: float) -> float:
         """Return the seconds until `key` may use some again, 0 where it may."""
-        return max(0.0, self._paid_at.get(key, -math.inf) - now - self._burst_s)
+        wait = self._paid_at.get(key, -math.inf) - now - self._burst_s
+        return wait if wait > _TICK_S else 0.0
 
     def use(self, key: object, amount: float, now: float) -> float:
         """Enter a use, whatever was used before; return what `wait` was before it."""

@@ -101,7 +101,7 @@ class Outbox:
 
     def queue_early(self, step: Step, early: wire.EarlyTokens) -> None:
         """Let an exit's verdict leave when it is its turn."""
-        self._exits.push(step.index, early, self._clock())
+        self._exits.push(step.index, early)
 
     def drop_early(self, index: int) -> None:
         """Drop the early tokens of a row that have not left: they are of a step that is over."""

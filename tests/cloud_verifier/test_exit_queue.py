@@ -26,9 +26,9 @@ def drain(queue: ExitQueue, now: float) -> list[EarlyTokens]:
 @pytest.mark.parametrize("policy", list(QueuePolicy))
 def test_a_verdict_that_was_sent_is_not_repeated(policy: QueuePolicy) -> None:
     queue = ExitQueue(policy, rate=1.0, burst=1)
-    queue.push(0, early(1, 5), 0.0)
+    queue.push(0, early(1, 5))
     drain(queue, 0.0)
-    queue.push(0, early(2, 5, 0.9), 0.0)
+    queue.push(0, early(2, 5, 0.9))
     assert drain(queue, 10.0) == [] and queue.next_time(10.0) is None
 
 
@@ -119,7 +119,7 @@ def test_the_queue_is_its_slow_twin(events: list[tuple], policy: QueuePolicy, bu
             session, token, round, confidence = args
             layer += 1
             item = early(layer % 1000, token, confidence, round)
-            fast.push(session, item, now)
+            fast.push(session, item)
             slow.push(session, item, now)
             pushed += 1
         elif kind == "overtake":
@@ -142,8 +142,8 @@ def test_no_session_sends_faster_than_its_rate(pushes: list[tuple[float, int]], 
     queue, now, sent = ExitQueue(QueuePolicy.FIFO, rate=5.0, burst=burst), 0.0, []
     for index, (pause, token) in enumerate(pushes):
         now += pause
-        queue.push(0, early(index, token, round=index + 1), now)
+        queue.push(0, early(index, token, round=index + 1))
         sent += [now] * len(drain(queue, now))
     for first in range(len(sent)):
         for last in range(first, len(sent)):
-            assert last - first + 1 <= burst + 5.0 * (sent[last] - sent[first]) + 1e-6
+            assert last - first + 1 <= burst + 5.0 * (sent[last] - sent[first]) + 1e-4
