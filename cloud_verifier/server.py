@@ -24,7 +24,6 @@ from cloud_verifier.kv_admission import KvAdmission
 from cloud_verifier.machine import Machine
 from cloud_verifier.monitoring import series
 from cloud_verifier.monitoring.figures import Figures, Phase, figures_of
-from cloud_verifier.monitoring.spans import Spans
 from cloud_verifier.outbox import Outbox
 from cloud_verifier.quotas import Quotas
 from cloud_verifier.scheduler import Scheduler
@@ -32,7 +31,7 @@ from cloud_verifier.session_lifecycle import SessionLifecycle
 from cloud_verifier.sessions import SILENT_S, SessionTable
 from cloud_verifier.slo import Membership, SloAttainment, Standing
 from cloud_verifier.step_admission import StepAdmission, preparer
-from cloud_verifier.step_log import StepLog
+from cloud_verifier.step_log import Spans, StepLog
 from speculation import wire
 from speculation.trace import Trace
 

@@ -80,13 +80,6 @@ class ChatMessage(_Part, frozen=True):
 
     role: Role
     content: Content = None
-    name: Any = None
-    # an answer of such an API has these, all empty where it is of this server
-    refusal: Any = None
-    annotations: Any = None
-    audio: Any = None
-    function_call: Any = None
-    tool_calls: Any = None
 
 
 class StreamOptions(_Part, frozen=True):
@@ -132,27 +125,6 @@ class ChatRequest(_Part, frozen=True, kw_only=True):
     ) = None
     response_format: ResponseFormat | None = None
     service_class: str | None = None
-    # taken only with a value that changes nothing, see `_NEUTRAL`
-    n: Any = None
-    frequency_penalty: Any = None
-    presence_penalty: Any = None
-    logit_bias: Any = None
-    logprobs: Any = None
-    top_logprobs: Any = None
-    tools: Any = None
-    tool_choice: Any = None
-    functions: Any = None
-    function_call: Any = None
-    modalities: Any = None
-    # ignored: they change no answer
-    user: Any = None
-    metadata: Any = None
-    store: Any = None
-    parallel_tool_calls: Any = None
-    service_tier: Any = None
-    prediction: Any = None
-    safety_identifier: Any = None
-    prompt_cache_key: Any = None
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -171,29 +143,45 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "top_logprobs": (0,), "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],),
     "function_call": ("none", "auto"), "modalities": (["text"],),
 }  # fmt: skip
+"""What a request may have with a value that changes nothing only."""
+_IGNORED = (
+    "user", "metadata", "store", "parallel_tool_calls", "service_tier", "prediction", "safety_identifier",
+    "prompt_cache_key",
+)  # fmt: skip
+"""What changes no answer."""
+_EMPTY = ("audio", "function_call", "tool_calls")
+"""What a message of an answer has, empty where it is of this server."""
+_IGNORED_OF_MESSAGE = ("name", "refusal", "annotations")
 
 
 def read_request(body: bytes) -> ChatRequest:
     """Return the request in a body. Raises ApiError, naming the field, for anything else."""
     try:
-        request = msgspec.json.decode(body, type=ChatRequest)
+        held = msgspec.json.decode(body)
+        request = msgspec.convert(_taken(held) if isinstance(held, dict) else held, ChatRequest)
     except msgspec.ValidationError as error:
         raise _explained(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise refused(f"the body is no JSON: {error}", code="invalid_json") from None
-    for name, neutral in _NEUTRAL.items():
-        value = getattr(request, name)
-        if value is not None and value not in neutral:
-            raise _unsupported(name)
-    for place, message in enumerate(request.messages):
-        for name in ("audio", "function_call", "tool_calls"):
-            if getattr(message, name):
-                raise _unsupported(f"messages[{place}].{name}")
     if request.stream_options is not None and not request.stream:
         raise refused("stream_options goes with stream: true", "stream_options")
     if None not in (request.max_tokens, request.max_completion_tokens):
         raise refused("max_tokens is the old name of max_completion_tokens; give one of the two", "max_tokens")
     return request
+
+
+def _taken(held: dict[str, Any]) -> dict[str, Any]:
+    """Return a request without what is ignored. Raises ApiError for what is not done here."""
+    for name, neutral in _NEUTRAL.items():
+        if (value := held.get(name)) is not None and value not in neutral:
+            raise _unsupported(name)
+    held = {name: value for name, value in held.items() if name not in (*_IGNORED, *_NEUTRAL)}
+    messages = held.get("messages")
+    for place, message in enumerate(messages if isinstance(messages, list) else ()):
+        for name in (*_EMPTY, *_IGNORED_OF_MESSAGE) if isinstance(message, dict) else ():
+            if message.pop(name, None) and name in _EMPTY:
+                raise _unsupported(f"messages[{place}].{name}")
+    return held
 
 
 def _unsupported(field: str) -> ApiError:
