@@ -20,6 +20,7 @@ from openai import OpenAI
 from PIL import Image
 from pydantic import BaseModel, Field
 
+from cloud_verifier.openai_api.keys import add_key
 from speculation import wire
 from speculation.images import view_jpeg
 from speculation.language.prompts import conversation, parse_answer
@@ -33,7 +34,6 @@ from tests.cloud_verifier.openai_api.serving import (
     data_uri,
     eventually,
     image_part,
-    key_of,
     serving,
 )  # fmt: skip
 from tests.cloud_verifier.process import ANSWER, Robot, Target, Verifier, make_target
@@ -101,7 +101,7 @@ def goal(tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Target:
 def api(goal: Target, target: Vlm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """One verifier for all tests: nothing that a client does may end it."""
     file = tmp_path_factory.mktemp("keys") / "api_keys"
-    key = key_of(file)
+    key = add_key(file, "alice")
     flags = ("--max-sessions", str(ROBOTS + API_SESSIONS), "--api-sessions", str(API_SESSIONS), "--capacity", "512",
              "--frames", "2")  # fmt: skip
     with serving(goal.folder, file, *flags) as (verifier, url):
