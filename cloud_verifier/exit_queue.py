@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import math
-import random
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeAlias
@@ -26,14 +25,11 @@ _Verdict: TypeAlias = tuple[int, int]
 class QueuePolicy(str, Enum):
     """Which waiting early token leaves first (Early Exits, Table 7).
 
-    `priority`: the most confident (Algorithm 2, queue Q_e). `newest`: a session's newest, which replaces what waits of
-    its round: a deeper layer is right more often. `fifo`: the oldest. `random`: each gets a random place on arrival.
+    `priority`: the most confident (Algorithm 2, queue Q_e). `fifo`: the oldest.
     """
 
     PRIORITY = "priority"
-    NEWEST = "newest"
     FIFO = "fifo"
-    RANDOM = "random"
 
 
 class _Entry(NamedTuple):
@@ -55,7 +51,6 @@ class _Lane:
     waiting: list[_Entry] = field(default_factory=list)
     round: tuple[int, int] | None = None
     keys: dict[_Verdict, float] = field(default_factory=dict)
-    last_sent: _Verdict | None = None
 
 
 class ExitQueue:
@@ -64,13 +59,10 @@ class ExitQueue:
     A verdict leaves once in a round. Every early token that was pushed is in the end sent or dropped, and counted so.
     """
 
-    def __init__(
-        self, policy: QueuePolicy = QueuePolicy.PRIORITY, rate: float = 200.0, burst: int = 4, seed: int = 0
-    ) -> None:
+    def __init__(self, policy: QueuePolicy, rate: float, burst: int) -> None:
         self.policy = policy
         self._rate = Rate.counted(rate, burst)
         self.sent = self.dropped = 0
-        self._random = random.Random(seed)
         self._lanes: dict[int, _Lane] = {}
         self._count = 0
 
@@ -81,11 +73,8 @@ class ExitQueue:
         if lane.round != round:
             self._forget(lane)
             lane.round = round
-        elif self.policy is QueuePolicy.NEWEST:
-            self._drop_waiting(lane)
-            lane.keys = {} if lane.last_sent is None else {lane.last_sent: _SENT}
         verdict = (early.node, early.token)
-        key = self._key(early, lane.keys.get(verdict))
+        key = 0.0 if self.policy is QueuePolicy.FIFO else -early.confidence
         if verdict in lane.keys and key >= lane.keys[verdict]:
             self.dropped += 1
             return
@@ -116,21 +105,13 @@ class ExitQueue:
         heapq.heappop(lane.waiting)
         self._rate.use(session, 1.0, now)
         self.sent += 1
-        lane.last_sent = (early.node, early.token)
-        lane.keys[lane.last_sent] = _SENT
+        lane.keys[early.node, early.token] = _SENT
         return session, early
 
     def next_time(self, now: float) -> float | None:
         """Return when `pop` will next return something (not before `now`); None where nothing waits."""
         waiting = (session for session, lane in self._lanes.items() if self._head(lane) is not None)
         return min((now + self._rate.wait(session, now) for session in waiting), default=None)
-
-    def _key(self, early: EarlyTokens, known: float | None) -> float:
-        if self.policy is QueuePolicy.FIFO:
-            return 0.0
-        if self.policy is QueuePolicy.RANDOM:
-            return self._random.random() if known is None else known
-        return -early.confidence
 
     def _head(self, lane: _Lane) -> _Entry | None:
         """Return the lane's next early token, after dropping those before it that are out of date."""
@@ -142,12 +123,8 @@ class ExitQueue:
             self.dropped += 1
         return None
 
-    def _drop_waiting(self, lane: _Lane) -> None:
+    def _forget(self, lane: _Lane) -> None:
         self.dropped += len(lane.waiting)
         lane.waiting.clear()
-
-    def _forget(self, lane: _Lane) -> None:
-        self._drop_waiting(lane)
         lane.keys.clear()
-        lane.last_sent = None
         lane.round = None

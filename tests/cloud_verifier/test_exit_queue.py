@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,16 +33,12 @@ def test_a_verdict_that_was_sent_is_not_repeated(policy: QueuePolicy) -> None:
 class SlowQueue:
     """Twin: every push ever made in one list; who may leave is decided from the whole history on every pop."""
 
-    def __init__(self, policy: QueuePolicy, rate: float, burst: int, seed: int) -> None:
+    def __init__(self, policy: QueuePolicy, rate: float, burst: int) -> None:
         self.policy, self.rate, self.burst = policy, rate, burst
-        self.random = random.Random(seed)
         self.history: list[tuple[str, int, EarlyTokens | None, float]] = []
-        self.places: dict[int, float] = {}
 
     def push(self, session: int, item: EarlyTokens, now: float) -> None:
         self.history.append(("push", session, item, now))
-        if self.policy is QueuePolicy.RANDOM and any(waiting is item for waiting in self.waiting(session)):
-            self.places[id(item)] = self.random.random()
 
     def waiting(self, session: int) -> list[EarlyTokens]:
         waiting: list[EarlyTokens] = []
@@ -63,9 +57,7 @@ class SlowQueue:
                     waiting, received, round = [], [], (item.step, item.round)
                 verdict = (item.node, item.token)
                 rivals = [w for w in waiting if (w.node, w.token) == verdict]
-                if self.policy is QueuePolicy.NEWEST:
-                    waiting = [] if received[-1:] == [verdict] else [item]
-                elif self.policy is QueuePolicy.PRIORITY:
+                if self.policy is QueuePolicy.PRIORITY:
                     if verdict not in received and all(w.confidence < item.confidence for w in rivals):
                         waiting = [*(w for w in waiting if w not in rivals), item]
                 elif verdict not in received and not rivals:
@@ -88,9 +80,7 @@ class SlowQueue:
         sessions = sorted({who for _, who, _, _ in self.history})
         ready = [(s, e) for s in sessions if self.budget(s, now) >= 1.0 - 1e-6 for e in self.waiting(s)]
         ready.sort(key=lambda pair: order[id(pair[1])])
-        if self.policy is QueuePolicy.RANDOM:
-            ready.sort(key=lambda pair: self.places[id(pair[1])])
-        elif self.policy is not QueuePolicy.FIFO:
+        if self.policy is QueuePolicy.PRIORITY:
             ready.sort(key=lambda pair: -pair[1].confidence)
         if not ready:
             return None
@@ -113,7 +103,7 @@ events = st.lists(
 @given(events, st.sampled_from(QueuePolicy), st.integers(1, 3))
 def test_the_queue_is_its_slow_twin(events: list[tuple], policy: QueuePolicy, burst: int) -> None:  # type: ignore[type-arg]
     rate, now, layer, pushed = 2.0, 0.0, 0, 0
-    fast, slow = ExitQueue(policy, rate, burst, seed=3), SlowQueue(policy, rate, burst, seed=3)
+    fast, slow = ExitQueue(policy, rate, burst), SlowQueue(policy, rate, burst)
     for kind, *args in events:
         if kind == "push":
             session, token, round, confidence = args

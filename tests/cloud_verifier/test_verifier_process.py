@@ -147,4 +147,4 @@ def test_keygen_makes_keys_and_help_names_the_defaults(tmp_path: Path) -> None:
         assert ("copy it to" in what) == (Path(path).name in ("server.key", "client.key_secret")), path
     assert run("keygen", "--keys", str(tmp_path / "keys")).returncode == 2
     text = run("serve", "--help").stdout
-    assert "tcp://127.0.0.1:5555" in text and "{priority,newest,fifo,random}" in text
+    assert "tcp://127.0.0.1:5555" in text and "{priority,fifo}" in text

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cloud_verifier.__main__ import main, parse
+from cloud_verifier.__main__ import parse
 from cloud_verifier.cluster.on_ray import Plan, replica_config
 from cloud_verifier.cluster.scaling import Scaling
 from cloud_verifier.cluster.settings import DRAIN_S, ClusterSettings
@@ -126,19 +126,3 @@ def test_the_secret_lies_beside_the_keys_or_where_it_is_to(tmp_path: Path) -> No
     (tmp_path / "own").chmod(0o644)
     with pytest.raises(StartError, match="--secret-file .* can be read by others"):
         own.secret(Link())
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        (["--model", "nowhere"], "--model nowhere: no such folder"),
-        (["--model", "models/target", "--gpus-per-replica", "2"], "--device cpu computes on none"),
-    ],
-)
-def test_a_wrong_command_line_is_one_sentence(
-    words: list[str], problem: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(Path(__file__).resolve().parents[3])
-    assert main(["cluster", *words]) == 2
-    printed = capsys.readouterr().err
-    assert problem in printed and len(printed.strip().splitlines()) == 1
