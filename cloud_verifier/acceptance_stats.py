@@ -12,8 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from cloud_verifier.choice import Act
-from cloud_verifier.draft_retries import DraftRetries
-from cloud_verifier.server_draft.value import ServerDraftValue
+from cloud_verifier.server_draft.value import DraftRetries, ServerDraftValue
 from cloud_verifier.tree import NOTHING, Tree
 from speculation.wire import ROOT
 

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Collection
 
-from cloud_verifier.ledger import Estimates
+from cloud_verifier.estimator import Estimator
 from speculation.pass_cost import Load
 
 GROWTH = 0.1
@@ -18,7 +18,7 @@ _TYPICAL = Load.row(5, 300)
 _BATCHES = 32
 
 
-def best_batch(estimates: Estimates, row: Load, most: int) -> int:
+def best_batch(estimates: Estimator, row: Load, most: int) -> int:
     """Return the rows, 1 to `most`, beyond which twice as many raise predicted tokens per second by less than GROWTH.
 
     With T(B) = c + B u seconds for B rows like `row`, twice the rows bring c / (c + 2 B u) more.
@@ -30,7 +30,7 @@ def best_batch(estimates: Estimates, row: Load, most: int) -> int:
     return max(1, math.ceil(enough / more)) if enough < more * most else most
 
 
-def best_wait(estimates: Estimates, row: Load, gap_s: float) -> float:
+def best_wait(estimates: Estimator, row: Load, gap_s: float) -> float:
     """Return how long a ready row should wait for another to share its forward, where they come every `gap_s` seconds.
 
     A row that starts at once ends after T(1), one that comes meanwhile after 2 T(1); together they end `gap_s` + T(2)
@@ -65,6 +65,6 @@ class Traffic:
         return (self._batches[-1][1] - self._batches[0][1]) / rows if rows else float("inf")
 
 
-def _constant_and_row(estimates: Estimates, row: Load) -> tuple[float, float]:
+def _constant_and_row(estimates: Estimator, row: Load) -> tuple[float, float]:
     one, two = estimates.seconds(row), estimates.seconds(row + row)
     return max(0.0, 2.0 * one - two), max(0.0, two - one)

@@ -16,7 +16,6 @@ from cloud_verifier.policies import POLICIES
 from cloud_verifier.start_error import StartError as StartError
 from cloud_verifier.step import FORCED_TOKENS, HINT_TOKENS
 from speculation.address import is_loopback
-from speculation.frames import MAX_PIXELS
 from speculation.predictor import OFF
 from speculation.settings import fields_of, from_flags, read_values
 from speculation.vlm.families import family_of, seeing
@@ -62,10 +61,6 @@ class Target(Settings, frozen=True):
     exits: Annotated[
         Path | None, Meta(description="folder of exit heads; default: the model's folder, or `exits` beside it")
     ] = None
-    short_list: Annotated[
-        Literal["auto", "off"],
-        Meta(description="auto: exits know only the frequent tokens of their short list, if they have one"),
-    ] = "auto"
     fed_head: Annotated[
         Path | None,
         Meta(
@@ -115,18 +110,6 @@ class Limits(Settings, frozen=True):
             "fill, as far as it is free"
         ),
     ] = None
-    cache: Annotated[
-        Literal["on", "off"],
-        Meta(description="off: prompt and answer are computed again for every verification (benchmarks)"),
-    ] = "on"
-    frame_pixels: Annotated[
-        int,
-        Meta(
-            ge=1 << 12,
-            le=MAX_PIXELS,
-            description="pixels of the frames of a question, all together; if they have more, none is decoded",
-        ),
-    ] = MAX_PIXELS
     frames: Annotated[
         int,
         Meta(
@@ -244,7 +227,6 @@ class Early(Settings, frozen=True):
     early_burst: Annotated[
         int, Meta(ge=1, le=1024, description="early tokens of a session that may leave at once: a forward's exits")
     ] = 4
-    seed: Annotated[int, Meta(description="seed of queue policy random")] = 0
 
 
 class Link(Settings, frozen=True):
@@ -275,9 +257,6 @@ class Quotas(Settings, frozen=True):
             description="bytes that a client may send a second, in the mean; who sends much more is hung up on; 0: any",
         ),
     ] = 8e6
-    draft_tokens_per_s: Annotated[
-        float, Meta(ge=0.0, le=1e9, description="draft tokens that a client may send a second; 0: any number")
-    ] = 0.0
 
 
 class Monitoring(Settings, frozen=True):

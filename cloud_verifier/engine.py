@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
+from pathlib import Path
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -51,6 +52,7 @@ from speculation.vlm.transfer import Download, beside
 from speculation.wire import MAX_DRAFT_TOKENS, MAX_FRAME_PIXELS, MAX_FRAMES, Jpegs, Sight
 
 _log = logging.getLogger("cloud_verifier")
+Heads = TypeVar("Heads")
 
 _FREE_SHARE = 0.8
 """Of the free memory, for keys and values; the rest is for forwards."""
@@ -61,18 +63,8 @@ def find_exits(config: ServerConfig, vlm: Vlm) -> ExitHeads | None:
 
     Raises ModelFolderError for heads that were asked for and cannot be used.
     """
-    folder = config.exits_folder
-    if folder is None:
-        return None
-    try:
-        heads = ExitHeads.load(folder, vlm, head=Head.FULL if config.target.short_list == "off" else None)
-    except ModelFolderError as error:
-        if config.target.exits is not None:
-            raise
-        _log.warning("no early exits: %s", error)
-        return None
-    short = heads.short_list
-    if short is not None:
+    heads = _loaded(config.exits_folder, config.target.exits, lambda folder: ExitHeads.load(folder, vlm), "early exits")
+    if heads is not None and (short := heads.short_list) is not None:
         size = short.nbytes / 1e6
         _log.info("exits know %d of %d tokens: their rows of the head take %.1f MB", len(short), vlm.vocabulary, size)
     return heads
@@ -83,20 +75,26 @@ def find_encoder(config: ServerConfig, vlm: Vlm) -> FeatureEncoder | None:
 
     Raises ModelFolderError for one that was asked for and cannot be used.
     """
-    folder = config.fed_head_folder
+    folder, asked = config.fed_head_folder, config.target.fed_head
+    encoder = _loaded(folder, asked, lambda folder: load_encoder(folder, vlm), "features for fed heads")
+    if encoder is not None:
+        shape = encoder.config
+        _log.info("robots may draft from features %s: layers %s, %d numbers a token, of the prompt's last %d tokens",
+                  shape.features, list(shape.layers), shape.size, shape.prompt_tokens)  # fmt: skip
+    return encoder
+
+
+def _loaded(folder: Path | None, asked: Path | None, load: Callable[[Path], Heads], what: str) -> Heads | None:
+    """Return what is in a folder; None where there is none, or what nobody has asked for does not load."""
     if folder is None:
         return None
     try:
-        encoder = load_encoder(folder, vlm)
+        return load(folder)
     except ModelFolderError as error:
-        if config.target.fed_head is not None:
+        if asked is not None:
             raise
-        _log.warning("no features for fed heads: %s", error)
+        _log.warning("no %s: %s", what, error)
         return None
-    shape = encoder.config
-    _log.info("robots may draft from features %s: layers %s, %d numbers a token, of the prompt's last %d tokens",
-              shape.features, list(shape.layers), shape.size, shape.prompt_tokens)  # fmt: skip
-    return encoder
 
 
 def cache_blocks(limits: Limits, vlms: Sequence[Vlm]) -> int:
@@ -263,7 +261,6 @@ class VlmEngine(ReadsPrompts):
         On a GPU an exit's verdicts come once layers behind it were started: as soon as they are there, at the next exit
         at the latest. Nobody waits for them while the GPU has nothing to do.
         """
-        self._recompute([row for row in rows if row.recompute])
         chunks = [self._chunk(row) for row in rows]
         last = self._vlm.num_layers - 1
         judging = self._judging([place for place, row in enumerate(rows) if row.judged], rows)
@@ -300,19 +297,6 @@ class VlmEngine(ReadsPrompts):
         end = self._cache.length[row.index]
         return tuple(self._prefills[row.index].ids[end + 1 - row.features : end + 1].tolist())
 
-    def _recompute(self, rows: Sequence[Row]) -> None:
-        """Feed what the rows hold again, all in one forward; their images stay encoded."""
-        chunks = []
-        for row in rows:
-            before = self._prefills[row.index]
-            again = Prefill.of(self._vlm, before.inputs, row.answer)
-            again.seen = before.seen
-            self._cache.clear(row.index, before.inputs.delta)
-            chunks.append(again.chunk(row.index, 0, len(again.ids) - 1))
-        if chunks:
-            for _ in forward_layers(self._vlm, self._cache, chunks):
-                pass
-
     def _chunk(self, row: Row) -> Chunk | PrefillChunk:
         length = self._cache.length[row.index]
         self._cache.truncate(row.index, length)
@@ -320,7 +304,7 @@ class VlmEngine(ReadsPrompts):
             chunk = self._prefills[row.index].chunk(row.index, length, row.chunk)
             return replace(chunk, draft=self._draft(row)) if row.judged else chunk
         # Its prefill is fed; what it was fed from is not needed any more.
-        prefill = self._prefills.pop(row.index, None) if not row.recompute else None
+        prefill = self._prefills.pop(row.index, None)
         if prefill is not None:
             self._cache.publish(row.index, prefill.words)
         return self._draft(row)

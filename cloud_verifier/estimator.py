@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median, quantiles
 
 import numpy as np
 
+from cloud_verifier.server_draft.costs import DraftCosts
 from speculation.pass_cost import Floats, Load, PassCost, design, nonnegative_least_squares
 
 WINDOW = 128
@@ -121,6 +122,18 @@ class Estimator:
             line = _line(self._passes)
             self._cost = _all_terms(line, *_typical(kinds.values(), causal=True)) or line
         self._spread = _spread(kinds.values())
+
+
+@dataclass
+class Costs:
+    """Predicted seconds of each kind of work, learned from what was run."""
+
+    passes: Estimator = field(default_factory=Estimator)
+    """Estimator of target forwards."""
+    images: Estimator = field(default_factory=Estimator)
+    """Estimator of encoding images, over `Load.row(image tokens)`."""
+    drafts: DraftCosts | None = None
+    """Costs of the draft model beside the target; None: there is none."""
 
 
 def _tokens(load: Load) -> int:

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import heapq
 import math
-import random
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
+from cloud_verifier.limits import Rate
 from speculation.wire import EarlyTokens
 
-_FULL = 1.0 - 1e-9
-"""Adding up refills rounds; a token short by less than this is a token."""
 _SENT = -math.inf
 """Key of a verdict that has left: nothing about it waits behind it."""
 
@@ -27,14 +25,11 @@ _Verdict: TypeAlias = tuple[int, int]
 class QueuePolicy(str, Enum):
     """Which waiting early token leaves first (Early Exits, Table 7).
 
-    `priority`: the most confident (Algorithm 2, queue Q_e). `newest`: a session's newest, which replaces what waits of
-    its round: a deeper layer is right more often. `fifo`: the oldest. `random`: each gets a random place on arrival.
+    `priority`: the most confident (Algorithm 2, queue Q_e). `fifo`: the oldest.
     """
 
     PRIORITY = "priority"
-    NEWEST = "newest"
     FIFO = "fifo"
-    RANDOM = "random"
 
 
 class _Entry(NamedTuple):
@@ -47,18 +42,15 @@ class _Entry(NamedTuple):
 
 @dataclass
 class _Lane:
-    """One session: a heap of what waits, and the tokens of its bucket.
+    """One session: a heap of what waits.
 
     `keys` has the key of every verdict of the round that waits, or `_SENT`. An entry with another key is out of date;
     it is dropped when it reaches the head.
     """
 
-    bucket: float
-    filled_at: float
     waiting: list[_Entry] = field(default_factory=list)
     round: tuple[int, int] | None = None
     keys: dict[_Verdict, float] = field(default_factory=dict)
-    last_sent: _Verdict | None = None
 
 
 class ExitQueue:
@@ -67,31 +59,22 @@ class ExitQueue:
     A verdict leaves once in a round. Every early token that was pushed is in the end sent or dropped, and counted so.
     """
 
-    def __init__(
-        self, policy: QueuePolicy = QueuePolicy.PRIORITY, rate: float = 200.0, burst: int = 4, seed: int = 0
-    ) -> None:
-        if rate <= 0.0 or burst < 1:
-            raise ValueError(f"exit queue: rate {rate} and burst {burst} must be positive")
+    def __init__(self, policy: QueuePolicy, rate: float, burst: int) -> None:
         self.policy = policy
-        self.rate = rate
-        self.burst = burst
+        self._rate = Rate.counted(rate, burst)
         self.sent = self.dropped = 0
-        self._random = random.Random(seed)
         self._lanes: dict[int, _Lane] = {}
         self._count = 0
 
-    def push(self, session: int, early: EarlyTokens, now: float) -> None:
+    def push(self, session: int, early: EarlyTokens) -> None:
         """Queue an early token; drop it where its verdict has left, or waits already and would not leave sooner."""
-        lane = self._lane(session, now)
+        lane = self._lanes.setdefault(session, _Lane())
         round = (early.step, early.round)
         if lane.round != round:
             self._forget(lane)
             lane.round = round
-        elif self.policy is QueuePolicy.NEWEST:
-            self._drop_waiting(lane)
-            lane.keys = {} if lane.last_sent is None else {lane.last_sent: _SENT}
         verdict = (early.node, early.token)
-        key = self._key(early, lane.keys.get(verdict))
+        key = 0.0 if self.policy is QueuePolicy.FIFO else -early.confidence
         if verdict in lane.keys and key >= lane.keys[verdict]:
             self.dropped += 1
             return
@@ -113,36 +96,22 @@ class ExitQueue:
         heads = []
         for session, lane in self._lanes.items():
             head = self._head(lane)
-            if head is not None:
-                self._refill(lane, now)
-                if lane.bucket >= _FULL:
-                    heads.append((head, session))
+            if head is not None and not self._rate.wait(session, now):
+                heads.append((head, session))
         if not heads:
             return None
         (_, _, early), session = min(heads)
         lane = self._lanes[session]
         heapq.heappop(lane.waiting)
-        lane.bucket -= 1.0
+        self._rate.use(session, 1.0, now)
         self.sent += 1
-        lane.last_sent = (early.node, early.token)
-        lane.keys[lane.last_sent] = _SENT
+        lane.keys[early.node, early.token] = _SENT
         return session, early
 
     def next_time(self, now: float) -> float | None:
         """Return when `pop` will next return something (not before `now`); None where nothing waits."""
-        times = []
-        for lane in self._lanes.values():
-            if self._head(lane) is not None:
-                self._refill(lane, now)
-                times.append(now if lane.bucket >= _FULL else now + (1.0 - lane.bucket) / self.rate)
-        return min(times, default=None)
-
-    def _key(self, early: EarlyTokens, known: float | None) -> float:
-        if self.policy is QueuePolicy.FIFO:
-            return 0.0
-        if self.policy is QueuePolicy.RANDOM:
-            return self._random.random() if known is None else known
-        return -early.confidence
+        waiting = (session for session, lane in self._lanes.items() if self._head(lane) is not None)
+        return min((now + self._rate.wait(session, now) for session in waiting), default=None)
 
     def _head(self, lane: _Lane) -> _Entry | None:
         """Return the lane's next early token, after dropping those before it that are out of date."""
@@ -154,21 +123,8 @@ class ExitQueue:
             self.dropped += 1
         return None
 
-    def _lane(self, session: int, now: float) -> _Lane:
-        if session not in self._lanes:
-            self._lanes[session] = _Lane(bucket=float(self.burst), filled_at=now)
-        return self._lanes[session]
-
-    def _refill(self, lane: _Lane, now: float) -> None:
-        lane.bucket = min(float(self.burst), lane.bucket + max(0.0, now - lane.filled_at) * self.rate)
-        lane.filled_at = max(now, lane.filled_at)
-
-    def _drop_waiting(self, lane: _Lane) -> None:
+    def _forget(self, lane: _Lane) -> None:
         self.dropped += len(lane.waiting)
         lane.waiting.clear()
-
-    def _forget(self, lane: _Lane) -> None:
-        self._drop_waiting(lane)
         lane.keys.clear()
-        lane.last_sent = None
         lane.round = None

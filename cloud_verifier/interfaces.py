@@ -94,8 +94,6 @@ class Row:
     """So many more tokens of its prefill are fed; 0: its prefill is done."""
     ends_prefill: bool = False
     """Whether the chunk is the last one, and root and draft are fed behind it in the same forward."""
-    recompute: bool = False
-    """Whether what the row holds is computed again first, as a verifier without a cache does (SLED)."""
     features: int = 0
     """Above 0: root and accepted tokens of a judged row have features to be returned. Of a chunk, so many of its last
     tokens have them as well."""
@@ -115,8 +113,7 @@ class Row:
     @property
     def load(self) -> Load:
         """What it computes."""
-        new = self.chunk + (1 + len(self.tokens) if self.judged else 0)
-        return Load.row(self.cached + new) if self.recompute else Load.row(new, self.cached)
+        return Load.row(self.chunk + (1 + len(self.tokens) if self.judged else 0), self.cached)
 
     def rule(self, early: bool = False) -> AcceptanceRule:
         """Return what judges the draft, at the last layer or `early`, at an exit."""

@@ -113,14 +113,7 @@ class KvAdmission:
         raise NoRoom(f"the memory is taken by other robots' steps, and {why}", wait)
 
     def ask(self, index: int, blocks: int, now: float) -> None:
-        """Let a row, which holds nothing, wait for so many blocks; `grant` gives them.
-
-        Raises NoRoom; ValueError for more blocks than there are, or a row that holds some.
-        """
-        if not 0 < blocks <= self.blocks:
-            raise ValueError(f"a step of {blocks} blocks: the memory has {self.blocks}")
-        if index in self._held:
-            raise ValueError(f"row {index} holds {self.held(index)} blocks already")
+        """Let a row, which holds nothing, wait for so many blocks, no more than there are. Raises NoRoom."""
         self.check(index, now)
         self._refused.pop(index, None)
         self._line[index] = _Waiting(max(now, self._turns.get(index, now)), blocks)

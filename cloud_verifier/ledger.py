@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 from cloud_verifier.acceptance_stats import AcceptanceStats, PassVerdict, TokenAcceptance
 from cloud_verifier.choice import Act, Choice
-from cloud_verifier.costs import Costs
 from cloud_verifier.draft_wait import Part, over_decoding, over_drafting
+from cloud_verifier.estimator import Costs
 from cloud_verifier.server_draft.value import OWN_DEPTH, OWN_TOKENS
 from cloud_verifier.tree import Tree
 from speculation.pass_cost import NO_LOAD, Load
@@ -40,32 +39,11 @@ _TRIES, _OWN_TRIES = 2, 3
 the verifier's own drafts, which may be all that a step ever has, more."""
 
 
-class Estimates(Protocol):
-    """Predicted seconds of a pass; see `cloud_verifier.estimator.Estimator`."""
-
-    @property
-    def known(self) -> bool: ...
-
-    @property
-    def priced(self) -> bool: ...
-
-    @property
-    def spread(self) -> float: ...
-
-    def seconds(self, load: Load) -> float: ...
-
-
 class Ledger:
     """One session's estimates, and the account of its current step. `pass_price` in tokens, see `PASS_PRICE`."""
 
-    def __init__(
-        self, costs: Costs, pass_price: float = PASS_PRICE, own_tokens: int = OWN_TOKENS, recompute: bool = False
-    ) -> None:
-        """`own_tokens`: most tokens of a draft that is made beside the target, where `costs` has a draft model.
-
-        `recompute`: every pass computes its prefix again, for the verifier has no cache.
-        """
-        self._recompute = recompute
+    def __init__(self, costs: Costs, pass_price: float = PASS_PRICE, own_tokens: int = OWN_TOKENS) -> None:
+        """`own_tokens`: most tokens of a draft that is made beside the target, where `costs` has a draft model."""
         self._estimates = costs.passes
         self._price = pass_price
         self._drafting, self._own_tokens = costs.drafts, own_tokens
@@ -370,8 +348,7 @@ class Ledger:
 
     def _load(self, tokens: int) -> Load:
         """Return what feeding so many tokens now computes."""
-        cached = self._prompt + self._committed
-        return Load.row(cached + tokens) if self._recompute else Load.row(tokens, cached)
+        return Load.row(tokens, self._prompt + self._committed)
 
     def _seconds(self, tokens: int) -> float:
         return self._estimates.seconds(self._load(tokens))

@@ -6,30 +6,8 @@ import math
 from collections import OrderedDict
 from dataclasses import dataclass
 
-
-class Allowance:
-    """Keeps a token bucket for each key: `rate` a second, `burst` at once. Of more than MOST_KEYS the oldest go."""
-
-    MOST_KEYS = 4096
-
-    def __init__(self, rate: float, burst: int) -> None:
-        self._rate, self._burst = rate, float(burst)
-        self._buckets: OrderedDict[object, tuple[float, float]] = OrderedDict()
-
-    def left(self, key: object, now: float) -> float:
-        """Return what `key` may still use."""
-        tokens, since = self._buckets.get(key, (self._burst, now))
-        return min(self._burst, tokens + max(0.0, now - since) * self._rate)
-
-    def take(self, key: object, now: float) -> bool:
-        """Use one up; return False, and use none, where none is left."""
-        left = self.left(key, now)
-        taken = left >= 1.0
-        self._buckets[key] = (left - taken, now)
-        self._buckets.move_to_end(key)
-        if len(self._buckets) > self.MOST_KEYS:
-            self._buckets.popitem(last=False)
-        return taken
+_TICK_S = 1e-6
+"""A shorter wait is none: sums of times round."""
 
 
 class Rate:
@@ -46,9 +24,15 @@ class Rate:
         self.rate, self._burst_s = rate, burst_s
         self._paid_at: OrderedDict[object, float] = OrderedDict()
 
+    @classmethod
+    def counted(cls, rate: float, burst: int) -> Rate:
+        """Return a quota of single uses, of which `burst` may come at once."""
+        return cls(rate, (burst - 1) / rate)
+
     def wait(self, key: object, now: float) -> float:
         """Return the seconds until `key` may use some again, 0 where it may."""
-        return max(0.0, self._paid_at.get(key, -math.inf) - now - self._burst_s)
+        wait = self._paid_at.get(key, -math.inf) - now - self._burst_s
+        return wait if wait > _TICK_S else 0.0
 
     def use(self, key: object, amount: float, now: float) -> float:
         """Enter a use, whatever was used before; return what `wait` was before it."""
@@ -58,6 +42,13 @@ class Rate:
         if len(self._paid_at) > self.MOST_KEYS:
             self._paid_at.popitem(last=False)
         return wait
+
+    def take(self, key: object, now: float) -> bool:
+        """Use one; return False, and use none, where none may be used now."""
+        if self.wait(key, now) > 0.0:
+            return False
+        self.use(key, 1.0, now)
+        return True
 
 
 @dataclass

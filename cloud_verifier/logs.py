@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from cloud_verifier.limits import Allowance
+from cloud_verifier.limits import Rate
 from cloud_verifier.sessions import Session
 from speculation.text import printable
 
@@ -126,8 +126,8 @@ class FloodFilter(logging.Filter):
         peer_burst: int = PEER_LINES_AT_ONCE,
     ) -> None:
         super().__init__()
-        self._allowance = Allowance(rate, burst)
-        self._peers = Allowance(peer_rate, peer_burst)
+        self._allowance = Rate.counted(rate, burst)
+        self._peers = Rate.counted(peer_rate, peer_burst)
         self._clock = clock
         self._lock = threading.Lock()
         self._kept_back = 0

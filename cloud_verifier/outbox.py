@@ -9,7 +9,7 @@ from cloud_verifier.events import Deferred, Ended, Events
 from cloud_verifier.exit_queue import ExitQueue
 from cloud_verifier.interfaces import Post
 from cloud_verifier.kv_admission import NoRoom
-from cloud_verifier.limits import Allowance
+from cloud_verifier.limits import Rate
 from cloud_verifier.logs import event
 from cloud_verifier.monitoring import series
 from cloud_verifier.monitoring.figures import Figures
@@ -40,7 +40,7 @@ class Outbox:
     ) -> None:
         self._mailbox, self._sessions, self._scheduler, self._exits = mailbox, sessions, scheduler, exits
         self._figures, self._events, self._clock = figures, events, clock
-        self.allowance = Allowance(REFUSALS_PER_S, REFUSALS_AT_ONCE)
+        self.allowance = Rate.counted(REFUSALS_PER_S, REFUSALS_AT_ONCE)
         """What each peer may still have refused."""
         self.faults = self.busy = self.evicted = 0
         """Numbers of faults that were sent, robots that were asked to come back later, and steps that lost their
@@ -101,7 +101,7 @@ class Outbox:
 
     def queue_early(self, step: Step, early: wire.EarlyTokens) -> None:
         """Let an exit's verdict leave when it is its turn."""
-        self._exits.push(step.index, early, self._clock())
+        self._exits.push(step.index, early)
 
     def drop_early(self, index: int) -> None:
         """Drop the early tokens of a row that have not left: they are of a step that is over."""

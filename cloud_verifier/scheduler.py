@@ -14,7 +14,7 @@ from cloud_verifier.answer import Answer
 from cloud_verifier.batching import Traffic, best_batch, best_wait
 from cloud_verifier.choice import Act, Choice
 from cloud_verifier.config import Limits, Scheduling
-from cloud_verifier.costs import Costs
+from cloud_verifier.estimator import Costs
 from cloud_verifier.feature_log import FeatureLog
 from cloud_verifier.interfaces import ModelInfo
 from cloud_verifier.ledger import Ledger
@@ -58,9 +58,7 @@ class Scheduler:
         self._limits = limits = limits or Limits()
         self._model = model
         self._max_draft = limits.max_draft
-        self._step_settings = StepSettings(
-            settings.hint_tokens, settings.forced_tokens, limits.max_draft, limits.cache == "off"
-        )
+        self._step_settings = StepSettings(settings.hint_tokens, settings.forced_tokens, limits.max_draft)
         self._policy = POLICIES[settings.policy]()
         self.costs = costs or Costs()
         self._traffic = Traffic()
@@ -274,8 +272,7 @@ class Scheduler:
     # --- checks
 
     def _new_ledger(self) -> Ledger:
-        tokens = min(OWN_TOKENS, self._max_draft)
-        return Ledger(self.costs, self._settings.pass_price, tokens, self._step_settings.recompute)
+        return Ledger(self.costs, self._settings.pass_price, min(OWN_TOKENS, self._max_draft))
 
     def _by_itself(self, begin: BeginStep) -> BeginStep:
         """Return a step that is drafted for here as one that never waits for its edge. Raises Refused."""

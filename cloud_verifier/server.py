@@ -23,9 +23,7 @@ from cloud_verifier.interfaces import Post
 from cloud_verifier.kv_admission import KvAdmission
 from cloud_verifier.machine import Machine
 from cloud_verifier.monitoring import series
-from cloud_verifier.monitoring.figures import Figures, Phase
-from cloud_verifier.monitoring.session_states import figures_of
-from cloud_verifier.monitoring.spans import Spans
+from cloud_verifier.monitoring.figures import Figures, Phase, figures_of
 from cloud_verifier.outbox import Outbox
 from cloud_verifier.quotas import Quotas
 from cloud_verifier.scheduler import Scheduler
@@ -33,7 +31,7 @@ from cloud_verifier.session_lifecycle import SessionLifecycle
 from cloud_verifier.sessions import SILENT_S, SessionTable
 from cloud_verifier.slo import Membership, SloAttainment, Standing
 from cloud_verifier.step_admission import StepAdmission, preparer
-from cloud_verifier.step_log import StepLog
+from cloud_verifier.step_log import Spans, StepLog
 from speculation import wire
 from speculation.trace import Trace
 
@@ -76,7 +74,7 @@ class Server:
         self._scheduler = Scheduler(machine.serves(limits), config.scheduling, limits, machine.costs())
         self._memory = KvAdmission(machine.engine.blocks)
         early = config.early
-        self._exits = ExitQueue(early.queue_policy, early.early_rate, early.early_burst, early.seed)
+        self._exits = ExitQueue(early.queue_policy, early.early_rate, early.early_burst)
         self.figures = figures or Figures(clock)
         self.step_log, self._attainment = StepLog(), SloAttainment()
         spans = [Spans(trace).take] if trace is not None else []

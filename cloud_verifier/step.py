@@ -57,8 +57,6 @@ class StepSettings:
     """Most tokens of a text that the grammar has settled that are verified with a draft."""
     max_draft: int = MAX_DRAFT_TOKENS
     """Most tokens of a draft, those of the grammar included."""
-    recompute: bool = False
-    """Whether each pass computes its prefix again: the verifier has no cache."""
 
 
 class Step:
@@ -175,8 +173,7 @@ class Step:
 
     def load(self, choice: Choice) -> Load:
         """Return what a pass computes for this choice."""
-        new = choice.tokens
-        return Load.row(self.cached + new) if self.settings.recompute else Load.row(new, self.cached)
+        return Load.row(choice.tokens, self.cached)
 
     def known_features(self, position: int) -> Features | None:
         """Return what its edge continues from with an answer of `position` tokens; None where it gets no features."""
@@ -330,7 +327,6 @@ class Step:
             cached=self.cached,
             chunk=chunk,
             ends_prefill=chunk > 0,
-            recompute=self.settings.recompute and not chunk,
             features=0 if self._features is None else max(1, self.prefill.wanted_features(chunk)),
             constraint=answer.constraint,
         )

@@ -14,7 +14,6 @@ from cloud_verifier.machine import Machine
 from cloud_verifier.outbox import Outbox
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.step import Step
-from speculation.frames import MAX_PIXELS, check_pixels
 from speculation.vlm.blocks import blocks_for
 from speculation.wire import MAX_FRAMES, BeginStep, Idle, frames_of
 
@@ -36,8 +35,6 @@ def preparer(machine: Machine, limits: Limits) -> Callable[[BeginStep], Inputs]:
                 f"a question of {count} frames, this verifier's model takes {most}; set frames to that on the robot, "
                 "or start the verifier with --frames"
             )
-        if limits.frame_pixels < MAX_PIXELS:
-            check_pixels(begin.jpeg, limits.frame_pixels)
         is_drafted = begin.self_draft or begin.idle is Idle.LEDGER
         inputs = engine.prepare(begin.prompt, begin.jpeg)
         beside = draft_engine.prepare(begin.prompt, begin.jpeg) if draft_engine is not None and is_drafted else None

@@ -1,13 +1,14 @@
-"""Logs how each step ended and what it cost, and adds up what all have cost."""
+"""Logs how each step ended and what it cost, adds up what all have cost, and enters their spans into a trace."""
 
 from __future__ import annotations
 
 import logging
 
-from cloud_verifier.events import Committed, Ended, Event
+from cloud_verifier.events import Committed, Ended, Event, Prefilled, Worked
 from cloud_verifier.logs import event as fields
 from cloud_verifier.sessions import Session
 from cloud_verifier.usage import Usage
+from speculation.trace import Lane, Trace
 
 _log = logging.getLogger("cloud_verifier")
 
@@ -42,3 +43,22 @@ class StepLog:
                 passes=usage.passes, total_ms=round(total_ms, 1), trace=trace,
             ),
         )  # fmt: skip
+
+
+class Spans:
+    """Enters what happens into a trace."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+
+    def take(self, event: Event) -> None:
+        """Take an event."""
+        if isinstance(event, Worked) and event.about:
+            self._trace.add(event.kind, Lane.CLOUD, event.start, event.now, **event.about)
+        elif isinstance(event, Prefilled) and event.tokens:
+            about = {"step": event.step.number, "tokens": event.tokens}
+            self._trace.add("prefill", Lane.CLOUD, event.start, event.now, **about)
+        elif isinstance(event, Ended) and event.session is not None:
+            step = event.step
+            about = {"session": event.session.number, "step": step.number, "tokens": step.usage.tokens}
+            self._trace.add("step", Lane.CLOUD, step.begun_at, event.now, **about)

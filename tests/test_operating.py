@@ -76,20 +76,6 @@ def test_every_query_names_series_and_labels_that_exist(place: str, query: str) 
     assert not problems(query), place
 
 
-@pytest.mark.parametrize(
-    ("query", "problem"),
-    [
-        ("sum(rate(spec_vlm_nav_drafts_total[5m]))", "no series spec_vlm_nav_drafts_total"),
-        ("spec_vlm_nav_prompt_tokens", "no series spec_vlm_nav_prompt_tokens"),
-        ("sum by (layer) (spec_vlm_nav_ready)", "no label layer"),
-        ('spec_vlm_nav_robots{stade="idle"}', "no label stade"),
-        ("vector(1)", "no series"),
-    ],
-)
-def test_a_query_of_what_is_not_there_is_found(query: str, problem: str) -> None:
-    assert problems(query) == [problem]
-
-
 def test_the_dashboard_has_the_panels_that_were_asked_for_each_at_its_place() -> None:
     titles = " ".join(panel["title"] for panel in BOARD["panels"])
     for word in ("Acceptance", "Time per token", "Violations", "Utilisation", "Links"):

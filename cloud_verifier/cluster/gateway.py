@@ -11,7 +11,7 @@ from collections.abc import Callable
 from cloud_verifier.cluster.directory import Directory
 from cloud_verifier.cluster.tickets import Tickets
 from cloud_verifier.interfaces import Post
-from cloud_verifier.limits import Allowance
+from cloud_verifier.limits import Rate
 from cloud_verifier.outbox import REFUSALS_AT_ONCE, REFUSALS_PER_S
 from cloud_verifier.sessions import message_of
 from speculation import wire
@@ -39,8 +39,8 @@ class Gateway:
     ) -> None:
         self._mailbox, self._directory, self._tickets = mailbox, directory, tickets
         self._clock, self._wall = clock, wall
-        self._allowance = Allowance(REFUSALS_PER_S, REFUSALS_AT_ONCE)
-        self._lines = Allowance(1.0, 10)
+        self._allowance = Rate.counted(REFUSALS_PER_S, REFUSALS_AT_ONCE)
+        self._lines = Rate.counted(1.0, 10)
         self._dice = random.Random()
         self.redirected = self.turned_away = 0
         """How many robots were sent to a replica, and for how many there was none."""

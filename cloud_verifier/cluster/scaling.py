@@ -10,6 +10,11 @@ from msgspec import Meta
 
 from speculation.settings import check
 
+LATE_SHARE = 0.05
+"""Share of answers slower than their class from which one replica more runs."""
+LOW_UTILISATION = 0.5
+"""One replica fewer runs where those left would be utilised less than this."""
+
 
 class Scaling(msgspec.Struct, frozen=True):
     """These settings are what the number of replicas follows. Raises ValueError, naming the setting and its limit."""
@@ -19,14 +24,6 @@ class Scaling(msgspec.Struct, frozen=True):
     target_utilisation: Annotated[
         float, Meta(ge=0.05, le=1, description="predicted utilisation of a replica that is aimed at")
     ] = 0.7
-    low_utilisation: Annotated[
-        float,
-        Meta(ge=0, le=1, description="one replica fewer runs where those left would be utilised less than this"),
-    ] = 0.5
-    late_share: Annotated[
-        float,
-        Meta(ge=0, le=1, description="share of answers slower than their class from which one replica more runs"),
-    ] = 0.05
     up_s: Annotated[float, Meta(ge=0, le=3600, description="seconds that a reason for more replicas must last")] = 5.0
     down_s: Annotated[float, Meta(ge=0, le=86400, description="seconds that a reason for fewer replicas must last")] = (
         120.0
@@ -36,11 +33,6 @@ class Scaling(msgspec.Struct, frozen=True):
         check(self)
         if self.max < self.min:
             raise ValueError(f"max {self.max} is below min {self.min}")
-        if self.low_utilisation > self.target_utilisation:
-            raise ValueError(
-                f"low_utilisation {self.low_utilisation:g} is above target_utilisation {self.target_utilisation:g}: "
-                "replicas would come and go for ever"
-            )
 
 
 class Scaler:
@@ -63,11 +55,12 @@ class Scaler:
             self._up_since = self._down_since = math.inf
             return self._wanted
         needed = math.ceil(work / settings.target_utilisation - 1e-9)
-        if late > settings.late_share:
+        if late > LATE_SHARE:
             needed = max(needed, running + 1)
         needed = min(max(needed, settings.min), settings.max)
         fewer = running - 1
-        calm = fewer >= settings.min and needed <= fewer and work < settings.low_utilisation * fewer
+        low = min(LOW_UTILISATION, settings.target_utilisation)  # above it replicas would come and go for ever
+        calm = fewer >= settings.min and needed <= fewer and work < low * fewer
         self._up_since = min(self._up_since, now) if needed > running else math.inf
         self._down_since = min(self._down_since, now) if calm else math.inf
         if now - self._up_since >= settings.up_s:

@@ -46,22 +46,18 @@ class Ticket(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
 class Tickets:
     """Signs and checks; `secret` is that of the cluster. Times are seconds since 1970, of the wall clock."""
 
-    def __init__(self, secret: bytes, valid_s: float = VALID_S) -> None:
-        """Raises ValueError for a secret of less than SECRET_BYTES bytes."""
-        if len(secret) < SECRET_BYTES:
-            raise ValueError(f"the cluster's secret has {len(secret)} bytes, the least is {SECRET_BYTES}")
+    def __init__(self, secret: bytes) -> None:
         self._secret = secret
-        self._valid_s = valid_s
         self._decoder = msgspec.msgpack.Decoder(Ticket)
 
     def sign(self, replica: str, client: str, key: str, now: float) -> bytes:
         """Return a ticket for `client` at `replica`."""
-        content = msgspec.msgpack.encode(Ticket(replica, client, key, now + self._valid_s))
+        content = msgspec.msgpack.encode(Ticket(replica, client, key, now + VALID_S))
         return self._mac(content) + content
 
     def age(self, ticket: Ticket, now: float) -> float:
         """Return how many seconds ago a ticket was signed."""
-        return now - (ticket.until - self._valid_s)
+        return now - (ticket.until - VALID_S)
 
     def check(self, ticket: bytes, replica: str, client: str, now: float) -> None:
         """Raise TicketError unless `client` may come to `replica` now."""
@@ -76,10 +72,10 @@ class Tickets:
             raise TicketError("the ticket was given to another robot's key")
         if found.replica != replica:
             raise TicketError(f"the ticket is for replica {found.replica!r}, this is {replica!r}")
-        if not found.until - 2.0 * self._valid_s <= now <= found.until:
+        if not found.until - 2.0 * VALID_S <= now <= found.until:
             raise TicketError(
                 f"the ticket is valid until {found.until - now:+.1f} s from now; the clocks of gateway and replica "
-                f"must agree to within {self._valid_s:g} s"
+                f"must agree to within {VALID_S:g} s"
             )
 
     def before(self, ticket: bytes, client: str) -> Ticket | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import zmq
 import zmq.auth
 
-from cloud_verifier.limits import Allowance
+from cloud_verifier.limits import Rate
 from cloud_verifier.security import AUTHORIZED, ROBOT_NAME, SECRET, SERVER, Z85_KEY, load_server_key
 from cloud_verifier.start_error import StartError
 
@@ -98,8 +98,8 @@ class _Authenticator(zmq.auth.Authenticator):
         super().__init__(context)
         self.configure_curve_callback("*", credentials_provider=self)
         self.keys = keys
-        self._lines = Allowance(1.0 / REFUSED_S, 1)
-        self._all_lines = Allowance(REFUSED_PER_S, REFUSED_AT_ONCE)
+        self._lines = Rate.counted(1.0 / REFUSED_S, 1)
+        self._all_lines = Rate.counted(REFUSED_PER_S, REFUSED_AT_ONCE)
 
     def callback(self, domain: str, key: bytes) -> bool:
         """Return whether a client with this z85 key may connect."""

@@ -16,7 +16,6 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +25,7 @@ from zmq.utils.monitor import parse_monitor_message
 from cloud_verifier.frontend.connections import MOST_SESSIONLESS, SESSIONLESS_BYTES, Connection, Connections
 from cloud_verifier.frontend.curve import CurveServer
 from cloud_verifier.frontend.fair_queue import BoundedQueue, Inboxes
-from cloud_verifier.limits import Allowance, Rate
+from cloud_verifier.limits import Rate
 from cloud_verifier.start_error import StartError
 from speculation import wire
 from speculation.connection import give_back_memory, hang_up
@@ -85,26 +84,24 @@ class RouterSocket:
         number: int = 0,
         bytes_per_s: float = 0.0,
         most_sessionless: int = MOST_SESSIONLESS,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Open the socket: at `address`, or where the descriptor `listener` listens already.
 
         `number`, `most_sessionless`: see `Connections`. Raises StartError for an address that cannot be bound or keys
         that cannot be used.
         """
-        self._clock = clock
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._listener = listener
         self._curve: CurveServer | None = None
         self._socket: zmq.Socket[bytes] = None  # type: ignore[assignment]
-        self._connections = Connections(SESSION_BYTES, clock, number, most_sessionless)
+        self._connections = Connections(SESSION_BYTES, time.monotonic, number, most_sessionless)
         self._inboxes = Inboxes(TURN_BYTES)
         self._outboxes: dict[bytes, BoundedQueue] = {}
         self._rate = Rate(OVER * bytes_per_s, BURST_S) if bytes_per_s else None
         self._watch_at, self._trim_at = 0.0, math.inf
         self._closed: list[int] = []
         self._stuck = False
-        self._lines = Allowance(1.0, 10)
+        self._lines = Rate.counted(1.0, 10)
         try:
             if keys is not None:
                 self._curve = CurveServer(self._context, keys)
@@ -251,13 +248,13 @@ class RouterSocket:
         self._connections.clear()
         self._closed = []
         self._drop_gone()
-        until = self._clock() + REBIND_S
+        until = time.monotonic() + REBIND_S
         while True:
             self._close()
             try:
                 return self._open(self.address)
             except zmq.ZMQError:
-                if self._clock() > until:
+                if time.monotonic() > until:
                     raise
                 time.sleep(RETRY_S)
 
@@ -269,7 +266,7 @@ class RouterSocket:
 
     def _take_mail(self) -> None:
         """Move what came into the inboxes."""
-        due = self._clock() >= self._watch_at
+        due = time.monotonic() >= self._watch_at
         if not due and not self._has_mail():
             return
         taken: list[_Mail] = []
@@ -308,7 +305,7 @@ class RouterSocket:
         sharer = connection.client or connection.peer
         if self._curve is not None and not self._curve.knows(connection.client):
             return self._end(connection, f"the key of {connection.client} was taken back")
-        if self._rate is not None and self._rate.use(sharer, size, self._clock()) > 0.0:
+        if self._rate is not None and self._rate.use(sharer, size, time.monotonic()) > 0.0:
             return self._end(connection, f"it sends more than {OVER:g} times what --bytes-per-s allows")
         most, most_bytes = SESSIONLESS_MESSAGES, SESSIONLESS_BYTES
         if connection.has_session:
@@ -357,7 +354,7 @@ class RouterSocket:
             elif event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._connections.handshake_ended()
             elif event["event"] == zmq.EVENT_ACCEPT_FAILED:
-                if self._lines.take("accept", self._clock()):
+                if self._lines.take("accept", time.monotonic()):
                     _log.warning("a connection cannot be taken: %s; if that goes on, raise ulimit -n", os.strerror(fd))
             else:
                 closed.append(fd)
@@ -392,7 +389,7 @@ class RouterSocket:
 
     def _cut_off(self) -> None:
         """End connections that have more under way than they may, at most every WATCH_S."""
-        now = self._clock()
+        now = time.monotonic()
         if now < self._watch_at:
             return
         if now >= self._trim_at:
@@ -406,7 +403,7 @@ class RouterSocket:
         """Hang up on a connection."""
         hang_up(connection.fd, self._port)
         self._connections.close(connection.fd)
-        now = self._clock()
+        now = time.monotonic()
         self._trim_at = now + TRIM_S
         who = "a session" if connection.has_session else "a peer without session"
         if self._lines.take(None, now):

@@ -34,10 +34,12 @@ class GatewayLoad(msgspec.Struct, frozen=True):
 class GatewayHealth(Health):
     """Watches one gateway, whose pages are at port `http`. It hangs where it did not turn for `hang_s` seconds."""
 
+    who, remedy = "the gateway's loop", "see the log, then restart the gateway"
+
     def __init__(self, clock: Callable[[], float], hang_s: float, http: int | None = None) -> None:
         self._http = http
         self._replicas: Sequence[Status] = ()
-        self._at, self._beat = -PUBLISH_S, clock()
+        self._at, self._turned_at = -PUBLISH_S, clock()
         super().__init__(SeriesStore(GATEWAY_CATALOGUE), clock, hang_s)
         self.more_pages = {"/targets": self.targets}
 
@@ -48,7 +50,7 @@ class GatewayHealth(Health):
 
         `restarts` are those of its frontend.
         """
-        now = self._beat = self._clock()
+        now = self._turned_at = self._clock()
         if now - self._at < PUBLISH_S:
             return
         self._at, self._replicas, store = now, replicas(), self.store
@@ -67,14 +69,9 @@ class GatewayHealth(Health):
     def _published_at(self) -> float:
         return self._at
 
-    def silent_s(self) -> float:
-        """Return the seconds since the gateway's loop turned."""
-        return max(0.0, self._clock() - self._beat)
-
-    def health_problem(self) -> str:
-        """Return why the process should be restarted; empty: it should not."""
-        age = self.silent_s()
-        return f"the gateway's loop has not turned for {age:.0f} s, more than --hang-s" if age > self._hang_s else ""
+    @property
+    def _beat(self) -> float:
+        return self._turned_at
 
     def ready_problem(self) -> str:
         """Return why no robot should be sent here now; empty: it may be."""

@@ -21,6 +21,8 @@ from speculation.wire import PROTOCOL
 class Health(ABC):
     """Knows what the pages of `--http` show of a process. It hangs where it gave no sign for `hang_s` seconds."""
 
+    who, remedy = "", ""
+    """What gives signs, and what to do where there are none."""
     more_pages: Mapping[str, Callable[[], Any]] = {}
     """What further pages show as JSON, by their path."""
 
@@ -43,17 +45,25 @@ class Health(ABC):
         """Return the age of what was published last."""
         return max(0.0, self._clock() - self._published_at)
 
-    @abstractmethod
     def silent_s(self) -> float:
         """Return the seconds since the process last gave a sign."""
+        return max(0.0, self._clock() - self._beat)
 
     @property
     @abstractmethod
     def _published_at(self) -> float: ...
 
+    @property
     @abstractmethod
+    def _beat(self) -> float:
+        """Return when it last gave a sign."""
+
     def health_problem(self) -> str:
         """Return why the process should be restarted; empty: it should not."""
+        age = self.silent_s()
+        if age <= self._hang_s:
+            return ""
+        return f"{self.who} gave no sign for {age:.0f} s, more than --hang-s {self._hang_s:g}: {self.remedy}"
 
     @abstractmethod
     def ready_problem(self) -> str:
@@ -92,7 +102,9 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class VerifierHealth(Health):
-    """Watches one verifier, which may still be loading."""
+    """Watches one verifier, which may still be loading; while it does it gives no signs, and is alive."""
+
+    who, remedy = "the engine", "a forward hangs; see the log and the GPU, then restart the verifier"
 
     def __init__(self, figures: Figures, clock: Callable[[], float], hang_s: float) -> None:
         self._figures = figures
@@ -102,21 +114,9 @@ class VerifierHealth(Health):
     def _published_at(self) -> float:
         return self._figures.latest.at
 
-    def silent_s(self) -> float:
-        """Return the seconds since the engine last gave a sign; 0 while the models are loaded, which gives none."""
-        if self._figures.phase is Phase.LOADING:
-            return 0.0
-        return max(0.0, self._clock() - self._figures.beat)
-
-    def health_problem(self) -> str:
-        """Return why the process should be restarted; empty: it should not. One that is loading is alive."""
-        age = self.silent_s()
-        if age <= self._hang_s:
-            return ""
-        return (
-            f"the engine gave no sign for {age:.0f} s, more than --hang-s {self._hang_s:g}: a forward hangs; see the "
-            "log and the GPU, then restart the verifier"
-        )
+    @property
+    def _beat(self) -> float:
+        return self._clock() if self._figures.phase is Phase.LOADING else self._figures.beat
 
     def ready_problem(self) -> str:
         """Return why no robot should be sent here now; empty: it may be."""

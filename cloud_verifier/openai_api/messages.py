@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import Meta
 
 MAX_MESSAGES = 256
 MAX_STOPS, MAX_STOP_CHARS = 4, 200
@@ -80,13 +80,6 @@ class ChatMessage(_Part, frozen=True):
 
     role: Role
     content: Content = None
-    name: Any = None
-    # an answer of such an API has these, all empty where it is of this server
-    refusal: Any = None
-    annotations: Any = None
-    audio: Any = None
-    function_call: Any = None
-    tool_calls: Any = None
 
 
 class StreamOptions(_Part, frozen=True):
@@ -132,27 +125,6 @@ class ChatRequest(_Part, frozen=True, kw_only=True):
     ) = None
     response_format: ResponseFormat | None = None
     service_class: str | None = None
-    # taken only with a value that changes nothing, see `_NEUTRAL`
-    n: Any = None
-    frequency_penalty: Any = None
-    presence_penalty: Any = None
-    logit_bias: Any = None
-    logprobs: Any = None
-    top_logprobs: Any = None
-    tools: Any = None
-    tool_choice: Any = None
-    functions: Any = None
-    function_call: Any = None
-    modalities: Any = None
-    # ignored: they change no answer
-    user: Any = None
-    metadata: Any = None
-    store: Any = None
-    parallel_tool_calls: Any = None
-    service_tier: Any = None
-    prediction: Any = None
-    safety_identifier: Any = None
-    prompt_cache_key: Any = None
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -171,29 +143,45 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "top_logprobs": (0,), "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],),
     "function_call": ("none", "auto"), "modalities": (["text"],),
 }  # fmt: skip
+"""What a request may have with a value that changes nothing only."""
+_IGNORED = (
+    "user", "metadata", "store", "parallel_tool_calls", "service_tier", "prediction", "safety_identifier",
+    "prompt_cache_key",
+)  # fmt: skip
+"""What changes no answer."""
+_EMPTY = ("audio", "function_call", "tool_calls")
+"""What a message of an answer has, empty where it is of this server."""
+_IGNORED_OF_MESSAGE = ("name", "refusal", "annotations")
 
 
 def read_request(body: bytes) -> ChatRequest:
     """Return the request in a body. Raises ApiError, naming the field, for anything else."""
     try:
-        request = msgspec.json.decode(body, type=ChatRequest)
+        held = msgspec.json.decode(body)
+        request = msgspec.convert(_taken(held) if isinstance(held, dict) else held, ChatRequest)
     except msgspec.ValidationError as error:
         raise _explained(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise refused(f"the body is no JSON: {error}", code="invalid_json") from None
-    for name, neutral in _NEUTRAL.items():
-        value = getattr(request, name)
-        if value is not None and value not in neutral:
-            raise _unsupported(name)
-    for place, message in enumerate(request.messages):
-        for name in ("audio", "function_call", "tool_calls"):
-            if getattr(message, name):
-                raise _unsupported(f"messages[{place}].{name}")
     if request.stream_options is not None and not request.stream:
         raise refused("stream_options goes with stream: true", "stream_options")
     if None not in (request.max_tokens, request.max_completion_tokens):
         raise refused("max_tokens is the old name of max_completion_tokens; give one of the two", "max_tokens")
     return request
+
+
+def _taken(held: dict[str, Any]) -> dict[str, Any]:
+    """Return a request without what is ignored. Raises ApiError for what is not done here."""
+    for name, neutral in _NEUTRAL.items():
+        if (value := held.get(name)) is not None and value not in neutral:
+            raise _unsupported(name)
+    held = {name: value for name, value in held.items() if name not in (*_IGNORED, *_NEUTRAL)}
+    messages = held.get("messages")
+    for place, message in enumerate(messages if isinstance(messages, list) else ()):
+        for name in (*_EMPTY, *_IGNORED_OF_MESSAGE) if isinstance(message, dict) else ():
+            if message.pop(name, None) and name in _EMPTY:
+                raise _unsupported(f"messages[{place}].{name}")
+    return held
 
 
 def _unsupported(field: str) -> ApiError:
@@ -223,28 +211,6 @@ class Usage(msgspec.Struct, frozen=True):
     total_tokens: int
 
 
-class _Text(msgspec.Struct, frozen=True, omit_defaults=True):
-    role: str | UnsetType = UNSET
-    content: str | UnsetType = UNSET
-
-
-class _Choice(msgspec.Struct, frozen=True):
-    index: int
-    finish_reason: str | None
-    message: _Text | UnsetType = UNSET
-    delta: _Text | UnsetType = UNSET
-    logprobs: None = None
-
-
-class _Completion(msgspec.Struct, frozen=True):
-    id: str
-    object: str
-    created: int
-    model: str
-    choices: list[_Choice]
-    usage: Usage | UnsetType = UNSET
-
-
 class Answers:
     """Writes the answers to one request, whole or piece by piece, in JSON. `created` is in seconds since 1970."""
 
@@ -253,18 +219,23 @@ class Answers:
 
     def whole(self, text: str, reason: str, usage: Usage) -> bytes:
         """Return the whole answer, and why it ends: `stop` or `length`."""
-        choice = _Choice(0, reason, message=_Text("assistant", text))
-        return self._encoded("chat.completion", [choice], usage)
+        message = {"role": "assistant", "content": text}
+        return self._encoded("chat.completion", [_choice(reason, message=message)], usage)
 
     def piece(self, text: str | None, reason: str | None = None, first: bool = False) -> bytes:
         """Return a piece of text; None for none, as beside the `reason` why the answer ends."""
-        delta = _Text("assistant" if first else UNSET, UNSET if text is None else text)
-        return self._encoded("chat.completion.chunk", [_Choice(0, reason, delta=delta)])
+        delta = {**({"role": "assistant"} if first else {}), **({} if text is None else {"content": text})}
+        return self._encoded("chat.completion.chunk", [_choice(reason, delta=delta)])
 
     def usage(self, usage: Usage) -> bytes:
         """Return the last piece of a stream, which has no text."""
         return self._encoded("chat.completion.chunk", [], usage)
 
-    def _encoded(self, kind: str, choices: list[_Choice], usage: Usage | UnsetType = UNSET) -> bytes:
+    def _encoded(self, kind: str, choices: list[dict[str, Any]], usage: Usage | None = None) -> bytes:
         name, created, model = self._about
-        return msgspec.json.encode(_Completion(name, kind, created, model, choices, usage))
+        about = {"id": name, "object": kind, "created": created, "model": model, "choices": choices}
+        return msgspec.json.encode(about if usage is None else {**about, "usage": usage})
+
+
+def _choice(reason: str | None, **text: dict[str, str]) -> dict[str, Any]:
+    return {"index": 0, "finish_reason": reason, **text, "logprobs": None}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from cloud_verifier.choice import Choice
-from cloud_verifier.costs import Costs
+from cloud_verifier.estimator import Costs
 from cloud_verifier.step import Step
 
 

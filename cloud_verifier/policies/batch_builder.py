@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from cloud_verifier.choice import Act, Choice
-from cloud_verifier.ledger import Estimates
+from cloud_verifier.estimator import Estimator
 from cloud_verifier.policies.base import Budget
 from cloud_verifier.step import Step
 from speculation.pass_cost import NO_LOAD, Load
@@ -27,7 +27,7 @@ class Candidate:
     step: Step
     choice: Choice
     now: float
-    estimates: Estimates
+    estimates: Estimator
     accepted: float | None = None
     """Draft tokens that are expected to be accepted. None, by WISP's Eq. 5: the share of all of the session's that was
     accepted so far, times those at hand."""
@@ -122,7 +122,7 @@ def overdue(rows: Sequence[Row], now: float, budget: Budget) -> tuple[list[Row],
 class BatchBuilder:
     """A batch of rows as it grows."""
 
-    def __init__(self, now: float, estimates: Estimates, budget: Budget, sessions: int = 1) -> None:
+    def __init__(self, now: float, estimates: Estimator, budget: Budget, sessions: int = 1) -> None:
         """sessions: how many something may come of, those that are not ready among them."""
         self.now, self.estimates, self.budget, self.sessions = now, estimates, budget, sessions
         self.choices: dict[Step, Choice] = {}

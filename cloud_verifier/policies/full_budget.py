@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 
-from cloud_verifier.ledger import Estimates
+from cloud_verifier.estimator import Estimator
 from cloud_verifier.policies.batch_builder import BatchBuilder, Candidate, overdue
 from cloud_verifier.policies.draft_allocation import spend
 from cloud_verifier.policies.row_policy import RowPolicy
@@ -101,7 +101,7 @@ def _by_deadline(rows: Sequence[Paced]) -> list[Paced]:
     return sorted(rows, key=lambda row: (row.late, row.deadline))
 
 
-def _enough(rows: Sequence[Candidate], estimates: Estimates) -> int:
+def _enough(rows: Sequence[Candidate], estimates: Estimator) -> int:
     """Return how many of the rows make the constant of a pass `_SHARE` of it, all where they do not."""
     one = rows[0].load
     constant_s = 2.0 * estimates.seconds(one) - estimates.seconds(one + one)

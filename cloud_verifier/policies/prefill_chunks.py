@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from cloud_verifier.ledger import Estimates
+from cloud_verifier.estimator import Estimator
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load
 
@@ -14,7 +14,7 @@ LEAST = 16
 
 
 def fit_chunks(
-    prefills: Iterable[Step], beside: Load, estimates: Estimates, limit_s: float, most: int = 0
+    prefills: Iterable[Step], beside: Load, estimates: Estimator, limit_s: float, most: int = 0
 ) -> dict[Step, int]:
     """Return how many tokens of each prefill, in this order, join a forward that computes `beside`.
 
@@ -33,7 +33,7 @@ def fit_chunks(
     return chunks
 
 
-def _largest(step: Step, load: Load, estimates: Estimates, limit_s: float) -> int:
+def _largest(step: Step, load: Load, estimates: Estimator, limit_s: float) -> int:
     """Return the most tokens of a prefill that fit; predictions grow with the tokens."""
     low, high = 0, step.prefill.left
     while low < high:

@@ -8,8 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from cloud_verifier.choice import Act, Choice
-from cloud_verifier.costs import Costs
-from cloud_verifier.ledger import Estimates
+from cloud_verifier.estimator import Costs, Estimator
 from cloud_verifier.policies.base import Batch, Budget
 from cloud_verifier.policies.batch_builder import CHEAP, BatchBuilder, Candidate
 from cloud_verifier.policies.prefill_chunks import LEAST, fit_chunks
@@ -115,7 +114,7 @@ def _chunks(
     prefills: Sequence[Step],
     beside: Load,
     steps: Collection[Step],
-    estimates: Estimates,
+    estimates: Estimator,
     budget: Budget,
     most_s: float = math.inf,
 ) -> dict[Step, int]:

@@ -160,13 +160,6 @@ class ServerDraft(ReadsPrompts):
         # No logits are read: without this its time would be that of launching it.
         synchronise(*self._vlm.devices)
 
-    def prefill(self, index: int, inputs: Inputs, max_tokens: int, stop: Stop | None = None) -> None:
-        """Make row `index` hold the inputs, all at once. Raises as `begin` and `feed`."""
-        tokens = self.begin(index, inputs, max_tokens)
-        self.encode(index, stop)
-        if tokens:
-            self.feed(index, tokens, stop)
-
     def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, Tree]]:
         """See `DraftEngine.draft`; tokens are ranked by the draft half of each step's scheme."""
         drafts = [_Draft(row, self._unfed(row), self._ends, self._penalties[row.index]) for row in rows]

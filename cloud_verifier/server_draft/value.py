@@ -5,12 +5,38 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from cloud_verifier.draft_retries import DraftRetries
 from cloud_verifier.tree import Tree
 from speculation.acceptance import depths_of
 
 OWN_TOKENS, OWN_DEPTH = 32, 16
 """Size of the trees that the verifier drafts by itself (SpecEdge, Appendix C), and their most levels."""
+_SELDOM, _MOST = 16, 256
+"""Drafts that are left alone before one is tried again, at first and at most."""
+
+
+class DraftRetries:
+    """Counts the drafts of one source that were left alone: what is never verified shows no recovery, so a try is due
+    now and then, and more rarely after each one that failed."""
+
+    def __init__(self) -> None:
+        self._declined, self._interval = 0, _SELDOM
+
+    @property
+    def is_due(self) -> bool:
+        """Whether so many drafts were left alone that one is to be tried."""
+        return self._declined >= self._interval
+
+    def judged(self, is_accepted: bool) -> None:
+        """Enter a verdict, which accepted a token or none."""
+        if is_accepted:
+            self._interval = _SELDOM
+        elif self.is_due:
+            self._interval = min(2 * self._interval, _MOST)
+        self._declined = 0
+
+    def declined(self) -> None:
+        """Enter that a draft was at hand and left alone."""
+        self._declined += 1
 
 
 class ServerDraftValue:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cloud_verifier.config import Limits, Scheduling
-from cloud_verifier.costs import Costs
+from cloud_verifier.estimator import Costs
 from cloud_verifier.interfaces import LayerVerdicts, Row
 from cloud_verifier.policies import Batch
 from cloud_verifier.scheduler import Scheduler

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from cloud_verifier.answer import Answer
-from cloud_verifier.costs import Costs
+from cloud_verifier.estimator import Costs
 from cloud_verifier.ledger import Ledger
 from cloud_verifier.request import Request, empty_digest
 from cloud_verifier.step import Step

@@ -56,7 +56,7 @@ def test_every_setting_is_a_flag_with_a_description_and_reaches_its_struct() -> 
     fields = fields_of(ServerConfig)
     assert all(field.description for field in fields)
     given = {
-        "model": "m", "exits": "e", "short_list": "off", "pass_cost": "p", "draft_model": "d", "fed_head": "f",
+        "model": "m", "exits": "e", "pass_cost": "p", "draft_model": "d", "fed_head": "f",
         "text_only": "true", "profile": "go2", "device": "cuda", "dtype": "bfloat16", "threads": "3",
         "quantisation": "nf4", "min_pixels": "4000", "max_pixels": "5000", "generation": "raw",
         "load_check": "false", "allow_download": "true", "max_sessions": "3", "max_draft": "5",
@@ -64,9 +64,9 @@ def test_every_setting_is_a_flag_with_a_description_and_reaches_its_struct() -> 
         "guard_s": "0.05", "patience_s": "3.0",
         "pass_price": "0.75", "hint_tokens": "4", "forced_tokens": "3", "queue_policy": "fifo", "early_rate": "2.5",
         "early_burst": "9",
-        "seed": "11", "prefill_chunk": "64", "memory": "2gb", "cache": "off", "frame_pixels": "9999", "frames": "3",
+        "prefill_chunk": "64", "memory": "2gb", "frames": "3",
         "bind": "tcp://127.0.0.1:1", "keys": "k", "allow_plain": "true", "trace": "t", "log_file": "l",
-        "sessions_per_client": "2", "steps_per_s": "1.5", "bytes_per_s": "5000.0", "draft_tokens_per_s": "40.0",
+        "sessions_per_client": "2", "steps_per_s": "1.5", "bytes_per_s": "5000.0",
         "log_format": "json", "http": "9100", "http_bind": "0.0.0.0", "hang_s": "20.0",
         "cuda_graphs": "off", "api_keys": "a", "api_sessions": "2",
     }  # fmt: skip

@@ -20,7 +20,7 @@ from speculation.logits_processors import LogitsProcessors, RepetitionPenalty
 from speculation.sampling import GREEDY, MAX_KEY, Coupled, SamplingScheme, StepDraws, question_key
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
-from speculation.wire import ROOT, BeginStep, Draft, Fault, FaultCode, Hello, Idle, begin_digest, extend_digest
+from speculation.wire import ROOT, BeginStep, Draft, FaultCode, Hello, Idle, begin_digest, extend_digest
 from tests.cloud_verifier.bench import HELLO, Bench, begin, faults
 from tests.cloud_verifier.prefills import prefill_at_once
 from tests.cloud_verifier.steps import step_of
@@ -127,19 +127,3 @@ def test_a_draft_for_other_draws_is_refused(sampling: str, key: int) -> None:
     bench.ask(b"a", begin(key=9))
     answers = bench.ask(b"a", Draft(1, 1, 0, begin_digest("long", b"jpeg", sampling, key), [1, 2]))
     assert faults(answers) == [FaultCode.NO_SESSION]
-
-
-@pytest.mark.parametrize(
-    ("sampling", "sentence"),
-    [
-        ("beam(4)", "Hello.sampling: sampling 'beam(4)' is unknown; give greedy, coupled("),
-        (
-            "coupled(temperature=0.001)",
-            "Hello.sampling: sampling: temperature is 0.001; give 0 (greedy) or 0.01 to 100",
-        ),
-    ],
-)
-def test_sampling_that_is_not_known_is_refused_in_a_sentence(sampling: str, sentence: str) -> None:
-    (fault,) = Bench().ask(b"a", Hello(HELLO.tokenizer, HELLO.vocabulary, sampling=sampling))
-    assert isinstance(fault, Fault) and fault.code is FaultCode.UNSUPPORTED_SAMPLING
-    assert fault.message.startswith(sentence)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,31 +24,21 @@ def drain(queue: ExitQueue, now: float) -> list[EarlyTokens]:
 @pytest.mark.parametrize("policy", list(QueuePolicy))
 def test_a_verdict_that_was_sent_is_not_repeated(policy: QueuePolicy) -> None:
     queue = ExitQueue(policy, rate=1.0, burst=1)
-    queue.push(0, early(1, 5), 0.0)
+    queue.push(0, early(1, 5))
     drain(queue, 0.0)
-    queue.push(0, early(2, 5, 0.9), 0.0)
+    queue.push(0, early(2, 5, 0.9))
     assert drain(queue, 10.0) == [] and queue.next_time(10.0) is None
-
-
-@pytest.mark.parametrize(("rate", "burst"), [(0.0, 1), (-1.0, 1), (10.0, 0)])
-def test_a_queue_that_could_never_send_is_refused(rate: float, burst: int) -> None:
-    with pytest.raises(ValueError, match="must be positive"):
-        ExitQueue(rate=rate, burst=burst)
 
 
 class SlowQueue:
     """Twin: every push ever made in one list; who may leave is decided from the whole history on every pop."""
 
-    def __init__(self, policy: QueuePolicy, rate: float, burst: int, seed: int) -> None:
+    def __init__(self, policy: QueuePolicy, rate: float, burst: int) -> None:
         self.policy, self.rate, self.burst = policy, rate, burst
-        self.random = random.Random(seed)
         self.history: list[tuple[str, int, EarlyTokens | None, float]] = []
-        self.places: dict[int, float] = {}
 
     def push(self, session: int, item: EarlyTokens, now: float) -> None:
         self.history.append(("push", session, item, now))
-        if self.policy is QueuePolicy.RANDOM and any(waiting is item for waiting in self.waiting(session)):
-            self.places[id(item)] = self.random.random()
 
     def waiting(self, session: int) -> list[EarlyTokens]:
         waiting: list[EarlyTokens] = []
@@ -69,9 +57,7 @@ class SlowQueue:
                     waiting, received, round = [], [], (item.step, item.round)
                 verdict = (item.node, item.token)
                 rivals = [w for w in waiting if (w.node, w.token) == verdict]
-                if self.policy is QueuePolicy.NEWEST:
-                    waiting = [] if received[-1:] == [verdict] else [item]
-                elif self.policy is QueuePolicy.PRIORITY:
+                if self.policy is QueuePolicy.PRIORITY:
                     if verdict not in received and all(w.confidence < item.confidence for w in rivals):
                         waiting = [*(w for w in waiting if w not in rivals), item]
                 elif verdict not in received and not rivals:
@@ -94,9 +80,7 @@ class SlowQueue:
         sessions = sorted({who for _, who, _, _ in self.history})
         ready = [(s, e) for s in sessions if self.budget(s, now) >= 1.0 - 1e-6 for e in self.waiting(s)]
         ready.sort(key=lambda pair: order[id(pair[1])])
-        if self.policy is QueuePolicy.RANDOM:
-            ready.sort(key=lambda pair: self.places[id(pair[1])])
-        elif self.policy is not QueuePolicy.FIFO:
+        if self.policy is QueuePolicy.PRIORITY:
             ready.sort(key=lambda pair: -pair[1].confidence)
         if not ready:
             return None
@@ -119,13 +103,13 @@ events = st.lists(
 @given(events, st.sampled_from(QueuePolicy), st.integers(1, 3))
 def test_the_queue_is_its_slow_twin(events: list[tuple], policy: QueuePolicy, burst: int) -> None:  # type: ignore[type-arg]
     rate, now, layer, pushed = 2.0, 0.0, 0, 0
-    fast, slow = ExitQueue(policy, rate, burst, seed=3), SlowQueue(policy, rate, burst, seed=3)
+    fast, slow = ExitQueue(policy, rate, burst), SlowQueue(policy, rate, burst)
     for kind, *args in events:
         if kind == "push":
             session, token, round, confidence = args
             layer += 1
             item = early(layer % 1000, token, confidence, round)
-            fast.push(session, item, now)
+            fast.push(session, item)
             slow.push(session, item, now)
             pushed += 1
         elif kind == "overtake":
@@ -148,8 +132,8 @@ def test_no_session_sends_faster_than_its_rate(pushes: list[tuple[float, int]], 
     queue, now, sent = ExitQueue(QueuePolicy.FIFO, rate=5.0, burst=burst), 0.0, []
     for index, (pause, token) in enumerate(pushes):
         now += pause
-        queue.push(0, early(index, token, round=index + 1), now)
+        queue.push(0, early(index, token, round=index + 1))
         sent += [now] * len(drain(queue, now))
     for first in range(len(sent)):
         for last in range(first, len(sent)):
-            assert last - first + 1 <= burst + 5.0 * (sent[last] - sent[first]) + 1e-6
+            assert last - first + 1 <= burst + 5.0 * (sent[last] - sent[first]) + 1e-4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import re
 import resource
 import socket
@@ -16,21 +15,17 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-import zmq
 
 from speculation import wire
 from speculation.wire import (
     BeginStep,
-    Commit,
     Draft,
-    EarlyTokens,
     EndStep,
     Fault,
     FaultCode,
     Hello,
     Idle,
     Ping,
-    Pong,
     Welcome,
 )
 from tests.cloud_verifier.process import (
@@ -44,7 +39,7 @@ from tests.cloud_verifier.process import (
     start,
 )
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
-from tests.hostile import MORE, RawPeer, memory_mb, mutated, scans_jpeg
+from tests.hostile import MORE, RawPeer, memory_mb, scans_jpeg
 
 Kind = TypeVar("Kind", bound=wire.Message)
 MEMORY_MB = 64.0
@@ -343,44 +338,6 @@ def test_a_peer_of_the_first_zmtp_or_a_garbled_greeting_ends_nothing(verifier: V
             for body in (routing_id, b"a message of another age", b""):
                 peer.sendall(bytes([len(body) + 1, 0]) + body)
             honest.answers()
-
-
-def test_bent_messages_from_many_peers(verifier: Verifier, honest: Honest, target: Target) -> None:
-    """2,000 of them; tests/fuzz has 20,000 more without sockets."""
-    rng = random.Random(13)
-    payloads = sample_messages(target.hello)
-    for turn in range(80):
-        vandal = Robot(verifier.address)
-        if turn % 2:
-            vandal.send(target.hello)
-        for _ in range(25):
-            payload = mutated(payloads, rng)
-            vandal.socket.send_multipart([payload, payload][: 1 + (rng.random() < 0.1)])
-        # The last answer shows that all was read.
-        vandal.send(Ping(turn))
-        vandal.socket.poll(1000 if turn % 10 == 0 else 10, zmq.POLLIN)
-        vandal.close()
-    honest.answers(5)
-
-
-def sample_messages(hello: Hello) -> list[bytes]:
-    """Return one message of every kind, as bytes."""
-    digest = wire.begin_digest(PROMPTS[0], jpeg(0))
-    messages: list[wire.AnyMessage] = [
-        hello,
-        BeginStep(1, PROMPTS[0], jpeg(0), max_tokens=ANSWER, idle=Idle.DECODE),
-        BeginStep(2, PROMPTS[1], jpeg(1), [1, 2], 8, Idle.LEDGER, 2.0, [[3, 4]], 0, 5),
-        Draft(1, 1, 0, digest, [5, 6, 7]),
-        Draft(1, 2, 0, digest, [5, 6, 7, 8], [-1, 0, 0, 1]),
-        EarlyTokens(1, 1, 0, 0, 5, 2, 0.5),
-        Commit(1, 1, 0, [5, 6], digest, False, 1, 0.1, 0.2, 0.3),
-        EndStep(1, "over"),
-        Ping(7),
-        Pong(7),
-        Fault(FaultCode.INTERNAL, "why", 1),
-        wire.Fetch(1, 0, digest),
-    ]
-    return [wire.encode(message) for message in messages]
 
 
 def _next(peer: RawPeer, kind: type[Kind], seconds: float = ADDRESS_LIMIT_S) -> Kind:

@@ -95,24 +95,6 @@ def test_at_ten_times_what_fits_nobody_starves_and_the_memory_is_used(seed: int)
     assert sum(robots.block_seconds.values()) > 0.9 * BLOCKS * 600.0
 
 
-def full(blocks: int = BLOCKS) -> KvAdmission:
-    """Return a memory that is taken, with a line as long as it."""
-    memory = KvAdmission(BLOCKS)
-    for index in (100, 101):
-        memory.ask(index, blocks, 0.0)
-        memory.grant(0.0)
-    return memory
-
-
-def test_wrong_requests_are_refused_by_name() -> None:
-    memory = full()
-    for blocks in (0, BLOCKS + 1):
-        with pytest.raises(ValueError, match=f"a step of {blocks} blocks: the memory has 20"):
-            memory.ask(0, blocks, 0.0)
-    with pytest.raises(ValueError, match="row 100 holds 20 blocks already"):
-        memory.ask(100, 1, 0.0)
-
-
 @pytest.mark.parametrize("decoding_s", [0.0, 1.0, 2.1, 5.0])
 def test_who_was_refused_for_long_enough_gets_into_the_line_however_long_its_frame_takes(decoding_s: float) -> None:
     memory = KvAdmission(10)

@@ -14,7 +14,6 @@ import pytest
 
 from cloud_verifier.config import ServerConfig, StartError
 from cloud_verifier.engine import VlmEngine, cache_blocks
-from cloud_verifier.interfaces import Row
 from cloud_verifier.machine import Machine
 from cloud_verifier.server import Server
 from speculation.sampling import GREEDY
@@ -162,28 +161,3 @@ def test_memory_is_divided_into_blocks_of_all_models(target: Vlm, draft: Vlm) ->
     for memory, words in ((str(10 * each), "--capacity 160: keys and values of one session take"), ("900TB", "free")):
         with pytest.raises(StartError, match=words):
             cache_blocks(ServerConfig.of(Path("m"), capacity=160, memory=memory).limits, [target, draft])
-
-
-def test_without_a_cache_the_answer_is_the_same_and_the_prefix_is_counted_as_new(
-    talkative: Vlm, truths: list[list[int]]
-) -> None:
-    config = ServerConfig.of(Path("target"), max_draft=MAX_DRAFT, cache="off")
-    engine, post = VlmEngine(talkative, 8, CAPACITY, max_draft=MAX_DRAFT), FakePost()
-    rows: list[Row] = []
-    verify = engine.verify
-    engine.verify = lambda batch: (rows.extend(batch), verify(batch))[1]  # type: ignore[method-assign]
-    server = Server(Machine(engine), config, post, post.clock)
-    robots = [Robot(number, truths[number], 7) for number in range(2)]
-    hello = Hello(engine.model.tokenizer_fingerprint, engine.model.vocabulary)
-    for robot in robots:
-        post.mail.append((0.0, robot.peer, [encode(hello)]))
-    server.turn()
-    while min(robot.answers for robot in robots) < 2:
-        assert post.now < 600.0
-        post.now += 0.01
-        server.turn()
-        for robot in robots:
-            robot.turn(post)
-    passes = [row for row in rows if not row.chunk]
-    assert all(row.load.cached == 0 and row.load.new == row.cached + 1 + len(row.tokens) for row in passes)
-    assert any(row.tokens for row in passes) and any(len(row.answer) > 1 for row in passes)

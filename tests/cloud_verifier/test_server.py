@@ -211,21 +211,6 @@ def test_a_message_of_two_frames_is_malformed_and_one_too_large_is_named() -> No
     assert faults(bench.received(b"x")) == [FaultCode.MALFORMED, FaultCode.TOO_LARGE]
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from([b"a", b"x"]), st.binary(max_size=60)), max_size=8), st.integers(0, 3))
-def test_no_bytes_end_the_server_or_touch_another_session(mail: list[tuple[bytes, bytes]], place: int) -> None:
-    bench = Bench()
-    bench.welcome(b"good")
-    for index, (peer, payload) in enumerate(mail):
-        if index == place:
-            bench.send(b"good", begin(max_tokens=4, idle=Idle.DECODE))
-        bench.send(peer, payload)
-    if place >= len(mail):
-        bench.send(b"good", begin(max_tokens=4, idle=Idle.DECODE))
-    bench.turns()
-    assert tokens_of(bench.received(b"good")) == greedy("long", JPEG, 4) and not faults(bench.received(b"good"))
-
-
 def test_who_sends_nothing_but_garbage_is_not_read_any_more_for_a_while() -> None:
     bench = Bench()
     bench.welcome(b"a")

@@ -274,19 +274,3 @@ def go2_pass(tokens: int) -> float:
 def stop_and_wait_speed() -> float:
     """Seconds of decoding alone over those of stop and wait: tau T_q / (gamma T_p + T_q + 2 T_c)."""
     return TAU * 0.62 / (4 * 0.072 + 0.62 + 2 * 0.12)
-
-
-def main() -> None:
-    """Print what each price of a pass brings and costs at the Go2's times."""
-    for size in (30, 200):
-        for ahead in (0.0, 0.444, 0.8):
-            for price in (0.0, 0.35, 0.4, 0.45, 0.5):
-                got = pace({**GO2, "ahead": ahead}, go2_pass, size, steps=8000 // size, pass_price=price)
-                print(
-                    f"{size} tokens, {ahead:.0%} of drafts in time, price {price}: {got.speed:.2f} x decoding alone, "
-                    f"{got.speed / stop_and_wait_speed():.2f} x sd, {got.passes_per_token * TAU:.2f} x its passes"
-                )
-
-
-if __name__ == "__main__":
-    main()

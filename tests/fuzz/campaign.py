@@ -128,19 +128,19 @@ class Hung(Broken):
 
 
 @contextlib.contextmanager
-def watchdog(seconds: float = HANG_S) -> Iterator[Callable[[], None]]:
+def watchdog() -> Iterator[Callable[[], None]]:
     """Raise Hung where what it yields is not called for so long. Only in the main thread, where signals come."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
 
     def ring(*_: object) -> None:
-        raise Hung(f"no message was taken for {seconds:g} s")
+        raise Hung(f"no message was taken for {HANG_S:g} s")
 
     before = signal.signal(signal.SIGALRM, ring)
     try:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        yield lambda: signal.setitimer(signal.ITIMER_REAL, seconds) and None
+        signal.setitimer(signal.ITIMER_REAL, HANG_S)
+        yield lambda: signal.setitimer(signal.ITIMER_REAL, HANG_S) and None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)

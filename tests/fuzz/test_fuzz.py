@@ -8,17 +8,14 @@ from typing import Any
 
 import pytest
 
-from cloud_verifier.inbox import Inbox
 from cloud_verifier.scheduler import Scheduler
-from cloud_verifier.sessions import Session
 from edge_drafter import step_exchange
 from speculation import wire
-from speculation.wire import BeginStep, Busy, Commit, Draft, Features
-from tests.fuzz.__main__ import main
+from speculation.wire import Commit, Draft, Features
 from tests.fuzz.campaign import Act, Broken, Failed, Side, campaign
 from tests.fuzz.edge import VOCABULARY, EdgeSide
 from tests.fuzz.generator import KINDS, fields_of, invalid, pack, valid
-from tests.fuzz.verifier import HONEST, FuzzPost, VerifierSide
+from tests.fuzz.verifier import VerifierSide
 
 MESSAGES = 20_000
 CHECKED_TOGETHER = (Draft, Commit, Features)
@@ -95,45 +92,8 @@ def test_a_server_that_fails_over_one_message_is_found_and_the_message_too(monke
     assert any(int(step) % 7 == 3 for step in ended) and "'1/server/0'" in str(caught.value)
 
 
-def test_a_server_that_only_puts_the_honest_robot_off_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    dispatch = Inbox._dispatch
-
-    def puts_off(self: Inbox, session: Session, message: wire.AnyMessage) -> None:
-        if session.peer == HONEST and isinstance(message, BeginStep):
-            self._outbox.send(session, Busy(1.0, "full", message.step))
-        else:
-            dispatch(self, session, message)
-
-    monkeypatch.setattr(Inbox, "_dispatch", puts_off)
-    side, rng, left = VerifierSide(), random.Random(1), iter(range(MESSAGES))
-    with pytest.raises(Broken, match="got no further for 9"):
-        side.life("1").live(lambda knows: side.act(knows, rng) if next(left, None) is not None else None)
-
-
-def test_a_resume_token_that_works_under_another_key_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there are keys the vandals try the honest robot's token; here all are taken for one client."""
-    monkeypatch.setattr(FuzzPost, "client", lambda self, peer: "")
-    with pytest.raises(Broken, match="to the honest robot"):
-        for seed in range(1, 9):  # which messages come at which seed changes with every new field
-            side, rng, left = VerifierSide(), random.Random(seed), iter(range(MESSAGES))
-            life = side.life("1")
-            life.post.has_keys = True
-            life.live(lambda knows, side=side, rng=rng, left=left:  # type: ignore[misc]
-                      side.act(knows, rng) if next(left, None) is not None else None)  # fmt: skip
-
-
 def test_a_robot_that_takes_tokens_it_cannot_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_exchange, "check_tokens", lambda message, vocabulary: None)
     side, rng, left = EdgeSide(), random.Random(1), iter(range(MESSAGES))
     with pytest.raises(Broken, match=f"outside the vocabulary 0..{VOCABULARY - 1}"):
         side.life("1").live(lambda knows: side.act(knows, rng) if next(left, None) is not None else None)
-
-
-def test_the_command_prints_figures_or_what_failed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--messages", "300", "--side", "edge", "--seed", "4"]) == 0
-    assert "edge: 300 messages" in capsys.readouterr().out
-    monkeypatch.setattr(VerifierSide, "life", lambda self, seed: 1 / 0)
-    assert main(["--messages", "300", "--side", "server", "--seed", "4"]) == 1
-    assert "life '4/server/0', failed at message 0: ZeroDivisionError" in capsys.readouterr().err

@@ -15,8 +15,7 @@ from functools import partial
 import numpy as np
 
 from cloud_verifier.config import Limits
-from cloud_verifier.costs import Costs
-from cloud_verifier.estimator import Estimator
+from cloud_verifier.estimator import Costs, Estimator
 from cloud_verifier.interfaces import ModelInfo, Row
 from cloud_verifier.policies import Batch
 from cloud_verifier.scheduler import Scheduler

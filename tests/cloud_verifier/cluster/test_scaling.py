@@ -20,11 +20,11 @@ def run(scaler: Scaler, count: int, work: float, seconds: float, now: float, lat
     return count, changes
 
 
-@given(st.floats(0.0, 30.0), st.integers(1, 4), st.integers(0, 12), st.floats(0.05, 1.0), st.floats(0.0, 1.0))
+@given(st.floats(0.0, 30.0), st.integers(1, 4), st.integers(0, 12), st.floats(0.05, 1.0))
 def test_under_constant_work_it_comes_to_rest_at_what_is_needed(
-    work: float, least: int, more: int, target: float, share: float
+    work: float, least: int, more: int, target: float
 ) -> None:
-    settings = Scaling(least, least + more, target, target * share, up_s=2.0, down_s=3.0)
+    settings = Scaling(least, least + more, target, up_s=2.0, down_s=3.0)
     scaler = Scaler(settings)
     count, _ = run(scaler, least, work, 100, 0.0)
     assert run(scaler, count, work, 100, 1000.0) == (count, 0)

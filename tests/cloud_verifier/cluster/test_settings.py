@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cloud_verifier.__main__ import main, parse
+from cloud_verifier.__main__ import parse
 from cloud_verifier.cluster.on_ray import Plan, replica_config
 from cloud_verifier.cluster.scaling import Scaling
 from cloud_verifier.cluster.settings import DRAIN_S, ClusterSettings
@@ -32,8 +32,8 @@ SERVER = [field.name for field in fields_of(ServerConfig)]
     ],
 )
 def test_how_many_replicas_run(settings: dict[str, str], gpus: int, limits: tuple[int, int]) -> None:
-    found = ClusterSettings(**settings).limits(Scaling(up_s=9.0, late_share=0.5), gpus)  # type: ignore[arg-type]
-    assert (found.min, found.max) == limits and (found.up_s, found.late_share) == (9.0, 0.5)
+    found = ClusterSettings(**settings).limits(Scaling(up_s=9.0, down_s=8.0), gpus)  # type: ignore[arg-type]
+    assert (found.min, found.max) == limits and (found.up_s, found.down_s) == (9.0, 8.0)
 
 
 @pytest.mark.parametrize(
@@ -126,20 +126,3 @@ def test_the_secret_lies_beside_the_keys_or_where_it_is_to(tmp_path: Path) -> No
     (tmp_path / "own").chmod(0o644)
     with pytest.raises(StartError, match="--secret-file .* can be read by others"):
         own.secret(Link())
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        (["--model", "nowhere"], "--model nowhere: no such folder"),
-        (["--model", "models/target", "--gpus-per-replica", "2"], "--device cpu computes on none"),
-        (["--model", "models/target", "--low-utilisation", "0.9"], "low_utilisation 0.9 is above"),
-    ],
-)
-def test_a_wrong_command_line_is_one_sentence(
-    words: list[str], problem: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(Path(__file__).resolve().parents[3])
-    assert main(["cluster", *words]) == 2
-    printed = capsys.readouterr().err
-    assert problem in printed and len(printed.strip().splitlines()) == 1

@@ -34,7 +34,7 @@ def test_a_gateway_is_ready_where_a_replica_has_room(gateway: GatewayHealth, clo
         assert gateway.ready_problem() == expected
     assert not gateway.health_problem()
     clock.now += 60.0
-    assert gateway.health_problem().startswith("the gateway's loop has not turned for 60 s") and gateway.ready_problem()
+    assert gateway.health_problem().startswith("the gateway's loop gave no sign for 60 s") and gateway.ready_problem()
 
 
 def test_a_gateway_names_the_pages_of_its_replicas_for_prometheus(clock: Clock) -> None:

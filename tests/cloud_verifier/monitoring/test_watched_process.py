@@ -88,14 +88,3 @@ def test_a_robots_step_is_in_the_figures_and_by_its_trace_in_the_log(
     address = next(line["message"] for line in lines if "figures at" in line["message"])
     assert main(["top", "--once", *re.findall(r"http://[^: ]+:\d+", address)]) == 0
     assert "interactive" in capsys.readouterr().out
-
-
-def test_a_port_or_collector_that_cannot_be_is_refused_by_its_flag(
-    target: Target, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for words, sentence in (
-        (("--http", "70000"), "--http 70000 is outside 0 to 65535"),
-        (("--http", "0", "--http-bind", "256.1.1.1"), "--http-bind 256.1.1.1:"),
-    ):
-        assert main(["serve", "--model", str(target.folder), *words]) == 2
-        assert sentence in capsys.readouterr().err

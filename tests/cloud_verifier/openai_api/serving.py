@@ -12,7 +12,6 @@ from typing import Any
 
 from openai import OpenAI
 
-from cloud_verifier.openai_api.keys import add_key
 from tests.cloud_verifier.process import Verifier, start
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
 
@@ -58,7 +57,3 @@ def image_part(image: bytes, kind: str = "image/jpeg") -> dict[str, Any]:
 def as_robot(number: int) -> list[Any]:
     """Return the messages that ask what a robot asks: a frame and an instruction."""
     return [{"role": "user", "content": [image_part(jpeg(number)), {"type": "text", "text": PROMPTS[number]}]}]
-
-
-def key_of(file: Path, name: str = "alice") -> str:
-    return add_key(file, name)

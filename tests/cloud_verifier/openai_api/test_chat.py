@@ -20,6 +20,7 @@ from openai import OpenAI
 from PIL import Image
 from pydantic import BaseModel, Field
 
+from cloud_verifier.openai_api.keys import add_key
 from speculation import wire
 from speculation.images import view_jpeg
 from speculation.language.prompts import conversation, parse_answer
@@ -33,7 +34,6 @@ from tests.cloud_verifier.openai_api.serving import (
     data_uri,
     eventually,
     image_part,
-    key_of,
     serving,
 )  # fmt: skip
 from tests.cloud_verifier.process import ANSWER, Robot, Target, Verifier, make_target
@@ -101,7 +101,7 @@ def goal(tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Target:
 def api(goal: Target, target: Vlm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """One verifier for all tests: nothing that a client does may end it."""
     file = tmp_path_factory.mktemp("keys") / "api_keys"
-    key = key_of(file)
+    key = add_key(file, "alice")
     flags = ("--max-sessions", str(ROBOTS + API_SESSIONS), "--api-sessions", str(API_SESSIONS), "--capacity", "512",
              "--frames", "2")  # fmt: skip
     with serving(goal.folder, file, *flags) as (verifier, url):
@@ -261,10 +261,8 @@ def content(url: str) -> list[Any]:
         ([{"role": "user", "content": "a \x1a b"}], "U+001A"),
         ([{"role": "user", "content": "a \x1e b"}], "U+001E"),
         ([{"role": "assistant", "content": "so"}], "end with the user's"),
-        ([{"role": "tool", "content": "so", "tool_call_id": "1"}], "role"),
         ([{"role": "user", "content": "word " * 3000}], "12000"),
         ([{"role": "user", "content": "word " * 800}], "--capacity"),
-        ([], "messages"),
     ],
 )  # fmt: skip
 def test_messages_that_cannot_be_answered_are_refused_in_one_sentence(api: Api, messages: list[Any], says: str) -> None:
@@ -278,14 +276,8 @@ def test_messages_that_cannot_be_answered_are_refused_in_one_sentence(api: Api, 
 @pytest.mark.parametrize(
     ("how", "param"),
     [
-        ({"n": 2}, "n"), ({"logprobs": True}, "logprobs"), ({"presence_penalty": 0.5}, "presence_penalty"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"), ({"temperature": 3}, "temperature"),
-        ({"temperature": 0.001}, "temperature"), ({"top_p": 0}, "top_p"), ({"seed": 1.5}, "seed"),
-        ({"max_tokens": 0}, "max_tokens"), ({"max_tokens": 5000}, "max_completion_tokens"),
-        ({"max_completion_tokens": 5}, "max_tokens"), ({"extra_body": {"best_of": 2}}, "best_of"),
-        ({"extra_body": {"service_class": "fast"}}, "service_class"), ({"stop": ["a"] * 5}, "stop"),
-        ({"stream_options": {"include_usage": True}}, "stream_options"),
-        ({"response_format": {"type": "json_object"}}, "response_format.type"),
+        ({"n": 2}, "n"), ({"temperature": 0.001}, "temperature"), ({"max_tokens": 5000}, "max_completion_tokens"),
+        ({"extra_body": {"service_class": "fast"}}, "service_class"),
         ({"response_format": {"type": "grammar", "grammar": "x"}}, "response_format.grammar"),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"pattern": "a"}}}},
          "response_format.json_schema.schema"),

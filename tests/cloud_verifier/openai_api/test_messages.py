@@ -49,6 +49,10 @@ def test_what_people_send() -> None:
         (body(messages=[{"role": "user", "content": "x", "cache": 1}]), "messages[0].cache", "unknown"),
         (body(messages=[{"role": "assistant", "tool_calls": [1]}, *SAID]), "messages[0].tool_calls", "not supported"),
         (body(tool_choice="required"), "tool_choice", "not supported"), (body(temperature=-1), "temperature", ">= 0"),
+        (body(logprobs=True), "logprobs", "not supported"), (body(presence_penalty=1), "presence_penalty", "not su"),
+        (body(tools=[{"type": "function"}]), "tools", "not supported"), (body(top_p=0), "top_p", "> 0"),
+        (body(stream_options={}), "stream_options", "goes with stream"), (body(stop=["a"] * 5), "stop", "length"),
+        (body(max_tokens=5, max_completion_tokens=5), "max_tokens", "one of the two"),
     ],
 )  # fmt: skip
 def test_what_is_refused_has_its_field_and_one_sentence(sent: bytes, param: str, says: str) -> None:

@@ -5,12 +5,11 @@ prefill takes no time here: what is looked at are passes.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cloud_verifier.config import Limits, Scheduling
-from cloud_verifier.costs import Costs
+from cloud_verifier.estimator import Costs
 from cloud_verifier.interfaces import ModelInfo
 from cloud_verifier.policies import Batch
 from cloud_verifier.scheduler import Scheduler
@@ -50,11 +49,8 @@ class Round:
 
     robot: int
     tokens: int
-    seconds: float
-    """Since the commit before."""
     waited_s: float
     """At the verifier, for the pass to begin."""
-    ends_at: float
 
 
 @dataclass
@@ -71,12 +67,6 @@ class Fleet:
     scheduler: Scheduler = field(init=False)
     on_batch: Callable[[Batch], None] = lambda batch: None
     rounds: list[Round] = field(default_factory=list)
-    passes: int = 0
-    busy_s: float = 0.0
-    deciding_s: float = 0.0
-    """Seconds of the real clock that the scheduler took."""
-    speeds: list[tuple[int, float]] = field(default_factory=list)
-    """Robot and tokens per second of every whole answer, from the end of its prefill on."""
     _events: virtual_time.Timeline = field(default_factory=virtual_time.Timeline)
 
     def __post_init__(self) -> None:
@@ -85,8 +75,6 @@ class Fleet:
         self._random = [random.Random(f"{self.seed} {index}") for index in range(len(self.robots))]
         self._numbers = [0] * len(self.robots)
         self._rounds = [0] * len(self.robots)
-        self._last = [0.0] * len(self.robots)
-        self._begun = [0.0] * len(self.robots)
         for index, robot in enumerate(self.robots):
             self.at(robot.starts_at, lambda index=index: self._begin(index))  # type: ignore[misc]
 
@@ -117,10 +105,8 @@ class Fleet:
         promised: float | None = None
         while self.now < until:
             self._deliver(self.now)
-            began = time.perf_counter()
             batch = self.scheduler.next(self.now)
             due = batch.again
-            self.deciding_s += time.perf_counter() - began
             if batch:
                 self.on_batch(batch)
                 self._work(batch)
@@ -135,24 +121,19 @@ class Fleet:
         started = self.now
         waited = {step: started - step.since for step in batch.choices}
         rows = [step.row for step in batch.choices if step.row is not None]
-        self.passes += 1
         seconds = self.cost.seconds(Load.total(row.load for row in rows))
-        self.busy_s += seconds
         self._deliver(started + seconds)
         for step in batch.choices:
             commit = step.accept(judge(step, self.truth(step.index)), self.now, seconds)
-            robot, index = self.robots[step.index], step.index
-            arrives = self.now + robot.round_trip_s / 2.0
+            index = step.index
             assert commit.tokens == self.truth(index)[commit.start :][: len(commit.tokens)], "a token of nobody's"
-            self.rounds.append(Round(index, len(commit.tokens), arrives - self._last[index], waited[step], arrives))
-            self._last[index] = arrives
+            self.rounds.append(Round(index, len(commit.tokens), waited[step]))
             self._after(index, commit)
 
     def _after(self, index: int, commit: Commit) -> None:
         """Let a robot take a commit and draft on."""
         robot, number = self.robots[index], self._numbers[index]
         if commit.done:
-            self.speeds.append((index, robot.answer / (self.now - self._begun[index])))
             self.scheduler.end(index)
             self.at(self.now + robot.round_trip_s, lambda: self._begin(index))
         elif robot.idle is not Idle.DECODE:
@@ -184,7 +165,6 @@ class Fleet:
         assert step is not None
         step.prefill.prepared((), robot.prompt)
         step.prefilled(robot.prompt, self.now)
-        self._last[index] = self._begun[index] = self.now
         self._after(index, Commit(step.number, 0, 0, [], step.answer.digest, False))
 
     def _deliver(self, until: float) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cloud_verifier.costs import Costs
-from cloud_verifier.estimator import Estimator
+from cloud_verifier.estimator import Costs, Estimator
 from cloud_verifier.ledger import Ledger
 from cloud_verifier.policies import Budget
 from cloud_verifier.step import Step

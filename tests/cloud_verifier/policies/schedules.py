@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cloud_verifier.choice import Choice
-from cloud_verifier.costs import Costs
-from cloud_verifier.estimator import Estimator
+from cloud_verifier.estimator import Costs, Estimator
 from cloud_verifier.policies import Budget, Policy
 from cloud_verifier.policies.batch_builder import Candidate
 from cloud_verifier.policies.step_choice import choose

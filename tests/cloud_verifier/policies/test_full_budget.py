@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.choice import Act, Choice
-from cloud_verifier.costs import Costs
+from cloud_verifier.estimator import Costs
 from cloud_verifier.policies import Budget
 from cloud_verifier.policies.full_budget import FullBudget
 from cloud_verifier.step import Step

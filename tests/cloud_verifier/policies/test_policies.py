@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cloud_verifier.choice import Act
 from cloud_verifier.config import Scheduling, StartError
-from cloud_verifier.costs import Costs
+from cloud_verifier.estimator import Costs
 from cloud_verifier.policies import POLICIES, Batch, Budget
 from cloud_verifier.policies.step_choice import choose
 from cloud_verifier.scheduler import Scheduler

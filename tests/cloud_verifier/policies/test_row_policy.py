@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloud_verifier.costs import Costs
+from cloud_verifier.estimator import Costs
 from cloud_verifier.policies import POLICIES, Batch
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load, PassCost

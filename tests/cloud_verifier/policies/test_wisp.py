@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_verifier.costs import Costs
+from cloud_verifier.estimator import Costs
 from cloud_verifier.policies.batch_builder import Candidate
 from cloud_verifier.policies.step_choice import choose
 from cloud_verifier.policies.wisp import Wisp

@@ -41,8 +41,15 @@ def alone(vlm: Vlm, row: int, answer: Sequence[int], count: int, ends: Sequence[
 def beside(vlm: Vlm, ends: Sequence[int] = (), capacity: int = CAPACITY) -> ServerDraft:
     drafts = ServerDraft(vlm, len(PROMPTS), capacity, ends, max_draft=16)
     for row, prompt in enumerate(PROMPTS):
-        drafts.prefill(row, drafts.prepare(prompt, jpeg(row)), ANSWER)
+        read(drafts, row, prompt, ANSWER)
     return drafts
+
+
+def read(drafts: ServerDraft, row: int, prompt: str, max_tokens: int) -> None:
+    """Let the model read a row's frame and prompt, all at once."""
+    tokens = drafts.begin(row, drafts.prepare(prompt, jpeg(row)), max_tokens)
+    drafts.encode(row)
+    drafts.feed(row, tokens)
 
 
 def asking(index: int, answer: tuple[int, ...], count: int) -> Row:
@@ -151,7 +158,7 @@ def test_drafts_get_the_targets_penalty_and_not_their_own(draft: Vlm) -> None:
     """Behind prompt, answer and path, as the draft model would alone if the penalty were its own."""
     own = replace(draft, repetition_penalty=1.3)
     drafts = ServerDraft(replace(draft, repetition_penalty=9.0), 1, CAPACITY, (), repetition_penalty=1.3)
-    drafts.prefill(0, drafts.prepare(PROMPTS[0], jpeg(0)), 20)
+    read(drafts, 0, PROMPTS[0], 20)
     for answer in ((), (7, 9), (7, 9, 11, 7)):
         session = VlmSession(own, CAPACITY)
         expected = list(session.sampled(PROMPTS[0], jpeg(0), len(answer) + 6, GREEDY, committed=answer))

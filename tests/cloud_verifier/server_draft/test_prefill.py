@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_verifier.costs import Costs
+from cloud_verifier.estimator import Costs
 from cloud_verifier.ledger import Ledger
 from cloud_verifier.policies.prefill_chunks import LEAST
 from cloud_verifier.server_draft.costs import DraftCosts
