@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +18,12 @@ from spec_vlm_nav_interfaces.msg import ActionStatus
 from std_msgs.msg import Header
 
 from spec_vlm_nav.goal_file import GoalFile, KeptGoal, now, path_of
-from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.interlock import LATCHES
 from spec_vlm_nav.nodes.topics import COMMAND_QOS
 from speculation.machine_info import machine_id
-from tests.forked import Forked
 from tests.system.chain import CODES, FIND, simulated
 from tests.system.conftest import LIMIT_S, Lines, until
-from tests.system.test_vlm_nav import Client, command
+from tests.system.test_vlm_nav import Client, node_of
 
 ID = "0123456789abcdef" * 2
 DONE = "Done: turn left small"
@@ -82,39 +78,21 @@ class Robot(Client):
         self._lines.publish(DiagnosticArray(status=[line]))
 
 
-@contextmanager
-def restarted(robot: Robot, model: Path, log: Path) -> Iterator[None]:
-    with log.open("w") as out:
-        process = Forked(command(model, "mode:=edge"), stdout=out, stderr=out, cwd=PROJECT)
-    try:
-        until(robot.ready, "vlm_nav is there")
-        yield
-    finally:
-        process.terminate()
-        assert process.wait(LIMIT_S) == 0
-        print(log.read_text())
-
-
 @pytest.mark.parametrize(
-    ("age_s", "latches", "why"),
-    [
-        (1000.0, 0, "resume_within_s is 60"),
-        (0.0, 1, "an e-stop or the remote control has taken the robot since it began"),
-        (0.0, 0, "cancelled"),
-    ],
-    ids=["old", "e-stop", "cancelled"],
+    ("latches", "why"),
+    [(1, "an e-stop or the remote control has taken the robot since it began"), (0, "cancelled")],
+    ids=["e-stop", "cancelled"],
 )
-def test_a_robot_does_not_begin_to_move_by_itself(
-    turning_model: Path, tmp_path: Path, age_s: float, latches: int, why: str
-) -> None:
+def test_a_robot_does_not_begin_to_move_by_itself(turning_model: Path, tmp_path: Path, latches: int, why: str) -> None:
     path = path_of("", "/vlm_nav")
     file = GoalFile(path)
     file.close()
-    kept = KeptGoal(ID, FIND, 200.0, latches=0, kernel=machine_id(), at=now() - age_s)
+    kept = KeptGoal(ID, FIND, 200.0, latches=0, kernel=machine_id(), at=now())
     path.write_bytes(msgspec.json.encode(kept))
     robot = Robot(latches)
     try:
-        with restarted(robot, turning_model, tmp_path / "log"):
+        with node_of(turning_model, tmp_path / "log", "mode:=edge"):
+            until(robot.ready, "vlm_nav is there")
             if latches:
                 assert robot.change(Transition.TRANSITION_CONFIGURE) and robot.change(Transition.TRANSITION_ACTIVATE)
             if why == "cancelled":
@@ -128,23 +106,5 @@ def test_a_robot_does_not_begin_to_move_by_itself(
             assert ended.error_code == (CODES.CANCELLED if why == "cancelled" else CODES.SHUTDOWN)
             until(lambda: not path.exists(), "the goal is kept no more")
         assert not robot.turns()
-    finally:
-        robot.close()
-
-
-def test_a_file_of_another_kind_is_a_warning(turning_model: Path, tmp_path: Path) -> None:
-    path = path_of("", "/vlm_nav")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("#!/bin/sh\n")
-    robot = Robot(0)
-    try:
-        with restarted(robot, turning_model, tmp_path / "log"):
-            assert robot.change(Transition.TRANSITION_CONFIGURE) and robot.change(Transition.TRANSITION_ACTIVATE)
-            goal = robot.send(dry_run=True)
-            until(path.exists, "the goal is kept")
-            until(lambda: bool(robot.turns()), "it runs")
-            robot.cancel()
-            assert robot.result(goal).error_code == CODES.CANCELLED
-            assert "no goal is taken up again: " in (tmp_path / "log").read_text()
     finally:
         robot.close()
