@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,35 +18,19 @@ from spec_vlm_nav.nodes import action_executor
 from spec_vlm_nav.nodes.action_executor import ActionExecutor
 from spec_vlm_nav.nodes.nav2_client import Nav2Client
 from tests.system.chain import CODES, FIND, finish, simulated
-from tests.system.conftest import LIMIT_S, Lines, until
+from tests.system.conftest import Lines, until
+from tests.system.test_find import started
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@contextmanager
-def process_of(module: str, log: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a module of the tests, which prints `up` into `log` once it is."""
-    with log.open("wb") as out:
-        process = subprocess.Popen([sys.executable, "-m", f"tests.system.{module}", *options], cwd=ROOT, stdout=out)
-        try:
-            until(lambda: "up" in log.read_text(), f"{module} is up")
-            yield process
-        finally:
-            process.terminate()
-            process.wait(LIMIT_S)
+NAV2 = (sys.executable, "-m", "tests.system.nav2_servers")
 
 
 def test_nav2_moves_the_robot_an_e_stop_stops_it_and_the_goal_ends_with_nav2s_words(
-    turning_model: Path, lines: Lines, tmp_path: Path
+    turning_model: Path, lines: Lines
 ) -> None:
-    log = tmp_path / "nav2.log"
-    with (
-        process_of("nav2_servers", log) as process,
-        simulated(turning_model, lines, motion_service="nav2") as robot,
-    ):
+    with started(*NAV2) as nav2, simulated(turning_model, lines, motion_service="nav2") as robot:
         node, goal = robot.observer.node, robot.send(FIND, 1200.0)
-        until(lambda: log.read_text().count("spin 0") >= 2, "the robot turns by nav2")
-        assert "drive_on_heading" not in log.read_text()
+        until(lambda: nav2.lines.count("spin 0") >= 2, "the robot turns by nav2")
+        assert not nav2.has("drive_on_heading")
         e_stop = node.create_publisher(Bool, "e_stop", 10)
         until(lambda: e_stop.get_subscription_count() > 0, "somebody listens")
         e_stop.publish(Bool(data=True))
@@ -58,7 +40,7 @@ def test_nav2_moves_the_robot_an_e_stop_stops_it_and_the_goal_ends_with_nav2s_wo
         until(reset.service_is_ready, "the reset is there")
         reset.call_async(Trigger.Request())
         until(lambda: robot.turns() > turned, "it goes on")
-        process.kill()
+        nav2.process.kill()
         end = finish(robot, goal)
         assert end.error_code == CODES.ROBOT_FAULT and "nav2" in end.message, end
         until(lambda: robot.stands, "the robot stands")
