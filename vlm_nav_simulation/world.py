@@ -19,14 +19,13 @@ from vlm_nav_simulation.mujoco_scene import (
     build_spec,
     object_body,
 )
-from vlm_nav_simulation.robot_model import PREFIX, add_robot, leg_angles
+from vlm_nav_simulation.robot_model import add_robot
 from vlm_nav_simulation.scene import Scene
 
 BASE_HEIGHT = 0.335
 LYING_HEIGHT = 0.10
 _STRIDE_HZ = 2.2
 _BOB, _ROLL = 0.006, 0.012
-_COLLISION_GROUP = 3
 _OUTSIDE_LIMIT = (1280, 960)
 
 
@@ -34,7 +33,7 @@ class World:
     """The robot in a scene. Frames are square, `size` pixels a side; `mount` is where and how wide the camera looks.
 
     The base is kinematic: velocities are obeyed exactly until the footprint touches something. The front camera's model
-    holds no robot body, so first-person frames are the same whether or not the robot's meshes are installed.
+    holds no robot body.
     `camera` chooses GL or rays (`camera.py`).
     Build it, render with it and close it in one thread (see `camera.py`); another may move it meanwhile.
     Raises ValueError for a size above 960.
@@ -62,7 +61,7 @@ class World:
         self._model.cam_fovy[self._front] = mount.fov_deg
         level, half = self._model.cam_quat[self._front].copy(), math.radians(mount.pitch_deg) / 2
         mujoco.mju_mulQuat(self._model.cam_quat[self._front], np.array([math.cos(half), 0, math.sin(half), 0]), level)
-        self._camera = open_camera(self._model, {CEILING_GROUP: True, _COLLISION_GROUP: False}, kind=camera)
+        self._camera = open_camera(self._model, {CEILING_GROUP: True}, kind=camera)
         self._objects = np.full(self._model.nbody + 1, -1, np.int32)
         for item in scene.objects:
             body = mujoco.mj_name2id(self._model, mujoco.mjtObj.mjOBJ_BODY, object_body(item.index))
@@ -145,11 +144,6 @@ class World:
         z = self.height + _BOB * self._stride * math.sin(2 * self._phase)
         return [self.pose.x, self.pose.y, z], [cos * r_cos, cos * r_sin, sin * r_sin, sin * r_cos]
 
-    @property
-    def joints(self) -> list[float]:
-        """Joint angles FL, FR, RL, RR (hip, thigh, calf), radians."""
-        return leg_angles(self._phase, self._stride)
-
     def _apply(self) -> None:
         with self._moving:
             self._data.mocap_pos[0], self._data.mocap_quat[0] = self.base
@@ -171,21 +165,14 @@ class _OutsideView:
 
     def __init__(self, scene: Scene, kind: CameraKind | None) -> None:
         spec = build_spec(scene, *_OUTSIDE_LIMIT)
-        self._meshes = add_robot(spec, spec.body(BASE_BODY))
+        add_robot(spec, spec.body(BASE_BODY))
         spec.visual.quality.shadowsize = 1024
         self._model = spec.compile()
         self._data = mujoco.MjData(self._model)
-        self._joints = [
-            self._model.joint(f"{PREFIX}{leg}_{joint}_joint").qposadr[0]
-            for leg in (("FL", "FR", "RL", "RR") if self._meshes else ())
-            for joint in ("hip", "thigh", "calf")
-        ]
-        self.camera = open_camera(self._model, {CEILING_GROUP: False, _COLLISION_GROUP: False}, 2000, kind)
+        self.camera = open_camera(self._model, {CEILING_GROUP: False}, 2000, kind)
 
     def render(self, world: World, width: int, height: int) -> Image:
         self._data.mocap_pos[0], self._data.mocap_quat[0] = world.base
-        if self._joints:
-            self._data.qpos[self._joints] = world.joints
         mujoco.mj_kinematics(self._model, self._data)
         mujoco.mj_camlight(self._model, self._data)
         self.camera.aim(self._data, TOP_CAMERA)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable
 from queue import Empty, Queue
@@ -38,12 +37,18 @@ class Log:
 class Scripted:
     """A source whose frames a test gives by hand."""
 
-    waiting = "nothing was given"
+    name, advice, waiting = "the test", "the test", "nothing was given"
 
     def __init__(self) -> None:
         self.frames: Queue[Image | Exception] = Queue()
-        self.closed = threading.Event()
+        self.opened = self.closed = 0
+        self.refuse = ""
         self._frame: Image | None = None
+
+    def open(self) -> None:
+        if self.refuse:
+            raise OSError(self.refuse)
+        self.opened += 1
 
     def grab(self) -> bool:
         try:
@@ -60,22 +65,7 @@ class Scripted:
         return self._frame
 
     def close(self) -> None:
-        self.closed.set()
-
-
-class Opener:
-    name, advice = "the test", "the test"
-
-    def __init__(self) -> None:
-        self.opened: list[Scripted] = []
-        self.refuse = ""
-
-    def open(self) -> Scripted:
-        if self.refuse:
-            raise OSError(self.refuse)
-        source = Scripted()
-        self.opened.append(source)
-        return source
+        self.closed += 1
 
 
 class Rig:
@@ -83,10 +73,10 @@ class Rig:
 
     def __init__(self, max_hz: float = 10.0, reconnect_s: float = 3.0) -> None:
         self.now = 100.0
-        self.opener, self.log = Opener(), Log()
+        self.source, self.log = Scripted(), Log()
         self.published: list[tuple[int, float]] = []
         self.refuse = ""
-        self.capture = Capture(self.opener, max_hz, reconnect_s, self._publish, self.log, lambda: self.now)
+        self.capture = Capture(self.source, max_hz, reconnect_s, self._publish, self.log, lambda: self.now)
 
     def _publish(self, image: Image, arrived: float) -> None:
         if self.refuse:
@@ -95,9 +85,8 @@ class Rig:
 
     def give(self, value: int) -> None:
         """Have a frame taken by the capture's thread."""
-        source = self.opener.opened[-1]
-        source.frames.put(np.full((2, 2, 3), value, np.uint8))
-        source.frames.put(ValueError("a mark: all before it is dealt with"))
+        self.source.frames.put(np.full((2, 2, 3), value, np.uint8))
+        self.source.frames.put(ValueError("a mark: all before it is dealt with"))
         before = self.errors
         until(lambda: self.errors > before, "frame taken")
 
@@ -117,7 +106,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
 def rig() -> Rig:
     rig = Rig()
     rig.capture.start(rig.now)
-    until(lambda: len(rig.opener.opened) == 1, "opened")
+    until(lambda: rig.source.opened == 1, "opened")
     return rig
 
 
@@ -139,16 +128,16 @@ def test_a_source_that_stops_is_opened_again_with_one_line_and_comes_back(rig: R
     rig.give(1)
     rig.now += 2.9
     rig.capture.tick(rig.now)
-    assert rig.log.lines == [] and len(rig.opener.opened) == 1
+    assert rig.log.lines == [] and rig.source.opened == 1
     for attempt in range(2, 5):
         rig.now += 3.0
         rig.capture.tick(rig.now)
-        until(lambda n=attempt: len(rig.opener.opened) == n, "opened again")  # type: ignore[misc]
+        until(lambda n=attempt: rig.source.opened == n, "opened again")  # type: ignore[misc]
     assert rig.capture.reconnects == 3
     (line,) = rig.log.lines
     assert line.startswith("warning: no frame from the test for 5.9 s (") and "Check the test" in line
     assert rig.capture.health(rig.now).level is Level.ERROR
-    until(lambda: all(source.closed.is_set() for source in rig.opener.opened[:-1]), "old ones closed")
+    assert rig.source.closed == 3, "one is open at a time"
     rig.give(2)
     assert rig.log.lines[1:] == ["info: frames from the test again, after 11.9 s"]
     assert rig.capture.health(rig.now).level is Level.OK
@@ -158,14 +147,14 @@ def test_a_source_that_stops_is_opened_again_with_one_line_and_comes_back(rig: R
 
 def test_a_source_that_cannot_be_opened_is_tried_again_and_says_why() -> None:
     rig = Rig()
-    rig.opener.refuse = "no such device"
+    rig.source.refuse = "no such device"
     rig.capture.start(rig.now)
     until(lambda: "no such device" in rig.capture.health(rig.now).message, "reason")
-    rig.opener.refuse = ""
+    rig.source.refuse = ""
     rig.now += 3.1
     rig.capture.tick(rig.now)
     assert "no such device" in rig.log.lines[0]
-    until(lambda: len(rig.opener.opened) == 1, "opened")
+    until(lambda: rig.source.opened == 1, "opened")
     rig.give(7)
     assert rig.published == [(7, rig.now)]
     rig.capture.stop()
@@ -175,12 +164,12 @@ def test_a_library_that_raises_its_own_errors_ends_in_a_reason_not_in_silence(ri
     class Strange(Exception):
         pass
 
-    rig.opener.opened[0].frames.put(Strange("codec on fire"))
+    rig.source.frames.put(Strange("codec on fire"))
     until(lambda: "codec on fire" in rig.capture.health(rig.now).message, "reason")
-    assert rig.opener.opened[0].closed.wait(LIMIT_S)
+    until(lambda: rig.source.closed == 1, "closed")
     rig.now += 3.0
     rig.capture.tick(rig.now)
-    until(lambda: len(rig.opener.opened) == 2, "opened again")
+    until(lambda: rig.source.opened == 2, "opened again")
     rig.capture.stop()
 
 
@@ -188,7 +177,7 @@ def test_frames_that_cannot_be_published_are_no_health(rig: Rig) -> None:
     rig.refuse = "another aspect"
     for _ in range(5):
         rig.now += 1.0
-        rig.opener.opened[0].frames.put(np.zeros((2, 2, 3), np.uint8))
+        rig.source.frames.put(np.zeros((2, 2, 3), np.uint8))
         before = rig.errors
         until(lambda n=before: rig.errors > n, "refused")  # type: ignore[misc]
     health = rig.capture.health(rig.now)
@@ -200,13 +189,12 @@ def test_frames_that_cannot_be_published_are_no_health(rig: Rig) -> None:
 
 def test_nothing_is_published_after_stop_and_the_source_is_closed(rig: Rig) -> None:
     rig.give(1)
-    source = rig.opener.opened[0]
     rig.capture.stop()
-    source.frames.put(np.full((2, 2, 3), 2, np.uint8))
-    assert source.closed.is_set()
+    rig.source.frames.put(np.full((2, 2, 3), 2, np.uint8))
+    assert rig.source.closed == 1
     rig.now += 10.0
     rig.capture.tick(rig.now)
-    assert rig.published == [(1, 100.0)] and len(rig.opener.opened) == 1 and not rig.log.lines
+    assert rig.published == [(1, 100.0)] and rig.source.opened == 1 and not rig.log.lines
 
 
 ANGLES = st.floats(-math.pi, math.pi)

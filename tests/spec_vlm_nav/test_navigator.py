@@ -292,14 +292,6 @@ class World:
         ]
 
 
-def test_actions_are_carried_out_until_the_model_stops() -> None:
-    world = World([LEFT, AHEAD, DONE])
-    result = world.run()
-    assert (result.end, result.actions) == (End.STOPPED, 2)
-    assert world.texts == ["turn left large", "forward small", "stop"]
-    assert [step for step, _ in world.acts] == [0, 1, 2]
-
-
 def test_every_step_looks_at_a_frame_taken_after_the_robot_came_to_rest() -> None:
     world = World([LEFT, LEFT, DONE])
     world.run()
@@ -317,23 +309,6 @@ def test_a_question_holds_the_frames_of_the_last_views() -> None:
     assert isinstance(world.sent[0], bytes), "one frame is no list"
 
 
-def test_an_unreadable_answer_holds_the_robot_and_says_why() -> None:
-    world = World(["walk over there", LEFT, DONE])
-    result = world.run()
-    assert result.end is End.STOPPED
-    assert world.texts == ["hold", "turn left large", "stop"]
-    assert any(state is State.HOLDING and "unreadable" in reason for state, reason in world.reports)
-
-
-def test_a_lost_verifier_holds_the_robot_and_the_goal_goes_on_when_it_returns() -> None:
-    lost = VerifierLost("no answer to heartbeats for 1 s")
-    world = World([LEFT, lost, lost, lost, LEFT, DONE])
-    result = world.run()
-    assert (result.end, result.actions) == (End.STOPPED, 2)
-    assert world.texts == ["turn left large", "hold", "turn left large", "stop"]
-    assert (State.HOLDING, "verifier lost: no answer to heartbeats for 1 s") in world.reports
-
-
 @pytest.mark.parametrize(
     ("link", "outages", "why"),
     [(None, (), "connection refused"), (Line(), ((52.0, math.inf),), "nothing received for")],
@@ -349,16 +324,6 @@ def test_a_goal_ends_when_its_verifier_has_been_away_for_long(
     result = world.run(time_allowance_s=300.0)
     assert result.end is End.LINK_LOST and why in result.message and "waited 20 s for it" in result.message
     assert 20.0 <= result.elapsed_s <= 20.0 + 5.0 + 6.0 and result.held
-
-
-def test_a_verifier_that_stays_away_ends_the_goal_with_the_reason() -> None:
-    world = World([VerifierLost("connection refused")])
-    result = world.run(time_allowance_s=10.0)
-    states = [state for state, _ in world.reports]
-    assert states == [State.THINKING, State.HOLDING, State.HOLDING], "one HOLD, and the end's"
-    assert result.end is End.LINK_LOST
-    assert "connection refused" in result.message
-    assert 10.0 <= result.elapsed_s < 12.0
 
 
 REFUSED = VerifierRefused("another tokenizer")

@@ -143,7 +143,6 @@ def runs(pid: int) -> bool:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["verifier", "target_device:=nowhere"], "error: verifier ended with status 2: "),
         (["sim", "seed:=abc"], "error: argument seed:=abc is no whole number\n"),
         (["sim", "draft_model:=/no/such"], "error: argument draft_model:=/no/such: model folder /no/such does not"),
     ],
@@ -154,7 +153,7 @@ def test_the_command_line_ends_with_a_sentence(words: list[str], sentence: str) 
     environment = {**os.environ, "PYTHONPATH": path}
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
     assert ended.returncode == 2 and sentence in ended.stderr
-    assert words[0] == "verifier" or not ended.stdout, "no process was started"
+    assert not ended.stdout, "no process was started"
 
 
 @pytest.mark.parametrize("words", [[], ["nothing"], ["sim", "seed=3"]])

@@ -90,7 +90,7 @@ def take_anything(topic: Subscription) -> None:
     callback = inspect.unwrap(topic.callback)
     aware = topic._callback_type is not Subscription.CallbackType.MessageOnly
 
-    @settings(max_examples=60)
+    @settings(max_examples=30)
     @given(message=messages(topic.msg_type))
     def take(message: Any) -> None:
         callback(*((message, {"received_timestamp": 0}) if aware else (message,)))

@@ -219,15 +219,10 @@ def start(kennel: Kennel, lines: Lines) -> Iterator[Start]:
         yield lambda *topics, **parameters: stack.enter_context(started(lines, *topics, **parameters))
 
 
-def test_its_battery_is_on_diagnostics(robot: Dog) -> None:
+def test_the_robot_is_driven_clamped_and_stopped_when_cmd_vel_goes_silent(robot: Dog) -> None:
     said = list[str]()
     takers = {"go2_bridge: battery": lambda line: said.append(line.message)}
     on_lines(partial(subscribe, robot.node), robot.node, takers)
-    until(lambda: bool(said), "the line about the battery")
-    assert said[0].endswith(" %")
-
-
-def test_the_robot_is_driven_clamped_and_stopped_when_cmd_vel_goes_silent(robot: Dog) -> None:
     robot.driver.send(vx=9.0, wz=-9.0)
     until(lambda: robot.observer.speed > 0.4 and SportApi.MOVE in robot.requests.apis(), "robot moves")
     assert robot.requests.last_move["x"] <= 0.5 and robot.requests.last_move["z"] >= -0.8
@@ -242,6 +237,7 @@ def test_the_robot_is_driven_clamped_and_stopped_when_cmd_vel_goes_silent(robot:
     # The test's own program sent nothing else.
     assert set(robot.requests.apis()) <= {int(entry) for entry in SportApi}
     assert robot.requests.apis(service="avoid") == []
+    until(lambda: any(line.endswith(" %") for line in said), "the line about the battery")
 
 
 def test_a_person_with_the_remote_control_takes_the_robot_and_gives_it_back(robot: Dog) -> None:
@@ -301,27 +297,34 @@ def test_a_bridge_that_is_ended_stops_the_robot_first(robot: Dog, lines: Lines) 
     robot.runner.start("go2_bridge")
 
 
-def test_the_guard_stops_it_and_lets_it_turn(start: Start) -> None:
-    robot = start((("utlidar/cloud", "scan"),), guard="scan", guard_points=1)
-    robot.driver.send(vx=0.5)
-    until(lambda: robot.observer.speed > 0.3, "robot moves")
-    until(lambda: robot.requests.last_move["x"] == 0.0, "the guard stops it")
-    robot.stands()
-    robot.driver.send(vx=0.5, wz=0.5)
-    until(lambda: robot.observer.speed > 0.3, "robot turns away")
-
-
 GIVE_BACK = ("avoid", AvoidApi.USE_REMOTE_COMMAND_FROM_API)
 
 
-def test_obstacle_avoidance_drives_and_is_given_back(start: Start) -> None:
-    robot = start(motion_service="obstacles_avoid")
-    robot.walk()
+def test_stamped_commands_drive_it_by_avoidance_up_to_what_the_guard_sees_while_they_are_young(start: Start) -> None:
+    topics = (("utlidar/cloud", "scan"), ("cmd_vel", "cmd_vel_stamped"))
+    robot = start(topics, motion_service="obstacles_avoid", guard="scan", guard_points=1, stamped_cmd_vel=True)
+
+    def send(age: float, vx: float, wz: float = 0.0) -> None:
+        message = TwistStamped()
+        stamp = robot.node.get_clock().now().nanoseconds - int(age * 1e9)
+        message.header.stamp.sec, message.header.stamp.nanosec = stamp // 10**9, stamp % 10**9
+        message.twist.linear.x, message.twist.angular.z = vx, wz
+        robot.publish("cmd_vel_stamped", message)
+
+    def last_move() -> dict[str, float]:
+        move = ("avoid", AvoidApi.MOVE)
+        return dict(json.loads(next(p for name, api, p in reversed(robot.requests.seen) if (name, api) == move)))
+
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:
+        send(0.5, 0.4)
+        time.sleep(0.02)
+        assert robot.observer.speed < STANDS, "it is too old to move on"
+    until(lambda: (send(0.0, 0.5), robot.observer.speed > 0.3)[1], "robot moves")
     assert SportApi.MOVE not in robot.requests.apis()
-    robot.driver.twist = None
-    until(lambda: robot.requests.last_api == SportApi.STOP_MOVE, "StopMove")
-    robot.stands()
-    robot.walk()
+    until(lambda: (send(0.0, 0.5), last_move()["x"] == 0.0 and robot.observer.speed < STANDS)[1], "the guard stops it")
+    until(lambda: (send(0.0, 0.5, 0.5), robot.observer.speed > 0.3)[1], "robot turns away")
+    until(lambda: (send(9.0, 0.0), robot.observer.speed < STANDS)[1], "an old stop is a stop")
     before = len(robot.requests.seen)
     robot.runner.stop("go2_bridge")
 
@@ -332,22 +335,3 @@ def test_obstacle_avoidance_drives_and_is_given_back(start: Start) -> None:
 
     until(given_back, "command given back")
     robot.stands()
-
-
-def test_a_stamped_command_counts_while_it_is_young(start: Start) -> None:
-    robot = start((("cmd_vel", "cmd_vel_stamped"),), stamped_cmd_vel=True)
-
-    def send(age: float, vx: float) -> None:
-        message = TwistStamped()
-        stamp = robot.node.get_clock().now().nanoseconds - int(age * 1e9)
-        message.header.stamp.sec, message.header.stamp.nanosec = stamp // 10**9, stamp % 10**9
-        message.twist.linear.x = vx
-        robot.publish("cmd_vel_stamped", message)
-
-    end = time.monotonic() + 1.0
-    while time.monotonic() < end:
-        send(0.5, 0.4)
-        time.sleep(0.02)
-    assert SportApi.MOVE not in robot.requests.apis()
-    until(lambda: (send(0.0, 0.4), robot.observer.speed > 0.3)[1], "robot moves")
-    until(lambda: (send(9.0, 0.0), robot.requests.last_move["x"] == 0.0)[1], "an old stop is a stop")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
-import threading
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,8 +23,9 @@ from tf2_msgs.msg import TFMessage
 from unitree_api.msg import Request
 
 from tests.cameras import HEIGHT, WIDTH, frame
-from tests.system.conftest import LIMIT_S, Lines, until
+from tests.system.conftest import LIMIT_S, until
 from tests.system.spinning import Spinning
+from tests.system.test_find import Process
 from tests.system.videohub import GREY
 
 STRAIGHT = {
@@ -104,50 +103,36 @@ def client() -> Iterator[Client]:
 
 
 @contextmanager
-def process(module: str, lines: Lines, *remaps: str, **parameters: Any) -> Iterator[subprocess.Popen[str]]:
+def process(module: str, *remaps: str, **parameters: Any) -> Iterator[Process]:
     """Run a node with parameters; it is ended by SIGINT, as a terminal does."""
     words = [
         f"{name}:={str(value).lower() if isinstance(value, bool) else value}" for name, value in parameters.items()
     ]
     arguments = [part for word in words for part in ("-p", word)] + [part for remap in remaps for part in ("-r", remap)]
-    ros = ["--ros-args", *arguments] if arguments else []
-    running = subprocess.Popen(
-        [sys.executable, "-m", module, *ros], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-
-    def read() -> None:
-        assert running.stdout is not None
-        for line in running.stdout:
-            lines(module.rpartition(".")[2], line.rstrip())
-
-    reader = threading.Thread(target=read)
-    reader.start()
+    running = Process(sys.executable, "-m", module, "--ros-args", *arguments)
     try:
         yield running
     finally:
-        running.send_signal(signal.SIGINT)
+        running.process.send_signal(signal.SIGINT)
         try:
-            running.wait(LIMIT_S)
+            running.end()
         finally:
-            running.kill()
-            reader.join()
+            running.process.kill()
 
 
 def stamp(message: Any) -> float:
     return float(message.header.stamp.sec + message.header.stamp.nanosec * 1e-9)
 
 
-def camera(lines: Lines, *remaps: str, **parameters: Any) -> Any:
-    return process("spec_vlm_nav.nodes.go2_camera", lines, *remaps, **parameters)
+def camera(*remaps: str, **parameters: Any) -> Any:
+    return process("spec_vlm_nav.nodes.go2_camera", *remaps, **parameters)
 
 
-def test_a_driver_through_all_transitions(client: Client, lines: Lines) -> None:
+def test_a_driver_through_all_transitions(client: Client) -> None:
     message = CompressedImage(format="png", data=array("B", bytes(cv2.imencode(".png", frame(0))[1])))
     images = client.node.create_publisher(CompressedImage, "/driver/compressed", qos_profile_sensor_data)
     client.node.create_timer(0.05, lambda: images.publish(message))
-    with camera(
-        lines, source="topic:/driver/compressed", max_hz=15.0, latency_s=0.5, mount_pitch=0.1, **STRAIGHT
-    ) as running:
+    with camera(source="topic:/driver/compressed", max_hz=15.0, latency_s=0.5, mount_pitch=0.1, **STRAIGHT) as running:
         assert client.change(Transition.TRANSITION_CONFIGURE)
         client.listen_to_tf()
         until(lambda: len(client.transforms) == 2, "static transforms")
@@ -179,48 +164,52 @@ def test_a_driver_through_all_transitions(client: Client, lines: Lines) -> None:
         assert client.change(Transition.TRANSITION_CLEANUP)
         assert client.change(Transition.TRANSITION_CONFIGURE) and client.change(Transition.TRANSITION_ACTIVATE)
         assert client.image().shape == (100, 200, 3)
-    assert running.returncode == 0
+    assert running.process.returncode == 0
 
 
-def test_the_robots_calls_are_lost_and_found(client: Client, lines: Lines) -> None:
-    with camera(lines, autostart=True, max_hz=8.0, reconnect_s=1.0, videohub_timeout_s=0.5) as running:
-        with process("tests.system.videohub", lines):
+def times_lost(camera: Process) -> int:
+    return sum("no frame from videohub" in line for line in list(camera.lines))
+
+
+def test_the_robots_calls_are_lost_and_found(client: Client) -> None:
+    with camera(autostart=True, max_hz=8.0, reconnect_s=1.0, videohub_timeout_s=0.5) as running:
+        with process("tests.system.videohub"):
             image = client.image()
             assert image.shape == (224, 224, 3)
             assert abs(float(image[112, 20:-20].mean()) - GREY) < 4
             assert abs(float(image[:30].mean()) - GREY) < 4, "what the lens does not see repeats its edge"
             until(lambda: client.level() == 0, "healthy")
             # Discovery may have taken longer than reconnect_s.
-            lost = lines.text("go2_camera").count("no frame from videohub")
+            lost = times_lost(running)
         until(lambda: client.level() == 2, "unhealthy")
-        until(lambda: lines.text("go2_camera").count("no frame from videohub") > lost, "a line in the log")
-        with process("tests.system.videohub", lines):
+        until(lambda: times_lost(running) > lost, "a line in the log")
+        with process("tests.system.videohub"):
             client.image()
             until(lambda: client.level() == 0, "healthy again")
-    assert running.returncode == 0
-    assert "frames from videohub again" in lines.text("go2_camera")
+    assert running.process.returncode == 0
+    assert running.has("frames from videohub again")
 
 
-def test_raw_images_of_another_node_are_frames(client: Client, lines: Lines) -> None:
+def test_raw_images_of_another_node_are_frames(client: Client) -> None:
     mosaic = np.full((48, 64), 20, np.uint8)
     mosaic[::2, ::2] = 220  # red of rggb
     message = Image(height=48, width=64, encoding="bayer_rggb8", step=64, data=array("B", mosaic.tobytes()))
     images = client.node.create_publisher(Image, "/front/image_raw", qos_profile_sensor_data)
     client.node.create_timer(0.05, lambda: images.publish(message))
     view = {"fov_deg": 0.0, "source_width": 64, "source_height": 48, "width": 64, "height": 48}
-    with camera(lines, autostart=True, source="topic:/front/image_raw", **view) as running:
+    with camera(autostart=True, source="topic:/front/image_raw", **view) as running:
         blue, green, red = client.image()[8:-8, 8:-8].mean(axis=(0, 1))
         assert red > 180 and green < 60 and blue < 60
         until(lambda: client.level() == 0, "healthy")
-    assert running.returncode == 0
-    with camera(lines, autostart=True, source="topic:camera/image/compressed"):
-        until(lambda: "is what go2_camera publishes itself" in lines.text("go2_camera"), "the reason")
+    assert running.process.returncode == 0
+    with camera(autostart=True, source="topic:camera/image/compressed") as running:
+        until(lambda: running.has("is what go2_camera publishes itself"), "the reason")
 
 
-def test_camera_calls_never_go_to_the_sport_service(client: Client, lines: Lines) -> None:
+def test_camera_calls_never_go_to_the_sport_service(client: Client) -> None:
     """There their id means Damp: the robot would drop."""
     calls: list[Request] = []
     client.node.create_subscription(Request, "/api/sport/request", calls.append, 10)
-    with camera(lines, "api/videohub/request:=/api/sport/request", autostart=True) as running:
-        assert running.wait(LIMIT_S) == 2
-    assert "Damp" in lines.text("go2_camera") and not calls
+    with camera("api/videohub/request:=/api/sport/request", autostart=True) as running:
+        assert running.process.wait(LIMIT_S) == 2
+    assert running.has("Damp") and not calls

@@ -104,7 +104,7 @@ def test_what_is_not_found_or_refused_has_a_status_of_its_own(server: Process) -
     assert wrong.end() == 2 and wrong.has("time_s")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
 def test_ctrl_c_cancels_and_waits_for_the_stop(server: Process, number: signal.Signals) -> None:
     before = server.lines.count('"cancelled"')
     run = find("the wall")

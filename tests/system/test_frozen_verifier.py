@@ -18,7 +18,7 @@ def test_the_next_verifier_of_the_list_goes_on_and_without_any_the_goal_ends_wit
     turning_model: Path, lines: Lines, forked_nodes: None, tmp_path: Path
 ) -> None:
     parameters = tmp_path / "parameters.yaml"
-    parameters.write_text("/**/vlm_nav:\n  ros__parameters: {degraded_s: 0.0, link_lost_s: 15.0}\n")
+    parameters.write_text("/**/vlm_nav:\n  ros__parameters: {degraded_s: 0.0, link_lost_s: 10.0}\n")
     with ExitStack() as stack:
         verifiers, addresses = [], [free_address(), free_address()]
         for address in addresses:
@@ -42,6 +42,6 @@ def test_the_next_verifier_of_the_list_goes_on_and_without_any_the_goal_ends_wit
         assert (newest.kind, newest.source) == (TURN_LEFT, CLOUD_VERIFIED) and goal.wait(0.0) is None
         freeze(1)
         end = finish(robot, goal)
-        assert end.error_code == CODES.LINK_LOST and "the robot waited 15 s for it" in end.message, end.message
+        assert end.error_code == CODES.LINK_LOST and "the robot waited 10 s for it" in end.message, end.message
         assert any(address in end.message for address in addresses)
         until(lambda: robot.stands, "the robot stands")

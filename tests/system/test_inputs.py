@@ -62,14 +62,6 @@ def picture(kind: str = "JPEG", size: tuple[int, int] = (64, 48), mode: str = "R
     return file.getvalue()
 
 
-def huge_jpeg() -> bytes:
-    """Return a JPEG whose header claims 16000 x 16000 pixels."""
-    data = bytearray(picture())
-    at = data.index(b"\xff\xc0") + 5
-    data[at : at + 4] = (16_000).to_bytes(2, "big") * 2
-    return bytes(data)
-
-
 def test_frames_that_nobody_asks_about_are_not_decoded(sight: Sight, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded = list[bytes]()
 
@@ -90,14 +82,7 @@ def test_frames_that_nobody_asks_about_are_not_decoded(sight: Sight, monkeypatch
     assert len(decoded) == 1
 
 
-@pytest.mark.parametrize(
-    ("kind", "declared"),
-    [
-        ("PNG", "png"), ("PNG", "rgb8; png compressed bgr8"), ("PNG", "jpeg"), ("WEBP", ""), ("GIF", "gif"),
-        ("JPEG", "jpeg compressed bgr8"), ("JPEG", "rgb8; jpeg compressed bgr8"), ("JPEG", "png"), ("JPEG", ""),
-        ("BMP", "bgr8"), ("TIFF", "tiff"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "declared"), [("PNG", "rgb8; png compressed bgr8"), ("WEBP", ""), ("JPEG", "png")])
 def test_a_picture_of_any_file_format_is_a_frame_whatever_its_message_calls_it(
     sight: Sight, kind: str, declared: str
 ) -> None:
@@ -111,14 +96,9 @@ def test_a_picture_of_any_file_format_is_a_frame_whatever_its_message_calls_it(
 @pytest.mark.parametrize(
     ("data", "declared", "words"),
     [
-        (picture(size=(1, 1)), "jpeg", "1 x 1 pixels is no view of a camera: it has less than 8 pixels a side"),
-        (picture("PNG", (2000, 8)), "png", "2000 x 8 pixels is no view of a camera"),
         (picture(size=(2000, 8)), "jpeg", "one side is more than 200 times the other; set the camera's resolution"),
-        (huge_jpeg(), "jpeg", "16000 x 16000 pixels exceeds the limit of 16777216 pixels"),
         (picture()[:-100], "jpeg", "does not decode as JPEG: image file is truncated"),
-        (picture("PNG")[:100], "png", "an image of 100 bytes, format 'png', does not decode: is it cut off?"),
         (b"", "jpeg", "an image of 0 bytes, format 'jpeg', is empty"),
-        (b"\0\0\0\1\x67", "h264", "an image of 5 bytes, format 'h264', does not decode"),
     ],
 )
 def test_what_is_no_picture_is_no_frame_and_its_reason_reaches_goal_and_diagnostics(

@@ -98,14 +98,18 @@ def ended(runner: Runner, status: int) -> str:
     return str(failure.value)
 
 
-def test_all_come_up_together_and_one_that_died_comes_back(lines: Lines) -> None:
-    specs = (*(puppet(name, takes_s="1.0" if name == "navigator" else "0.0") for name in NAMES), manager())
-    with managed(lines, *specs) as (runner, client):
+def test_all_come_up_together_one_that_died_comes_back_and_one_that_hangs_blocks_nobody(lines: Lines) -> None:
+    specs = [puppet(name, takes_s="1.0" if name == "navigator" else "0.0") for name in NAMES]
+    with managed(lines, *specs, manager(recovery_s="5.0")) as (runner, client):
         runner.wait_until(client.active, "all active", LIMIT_S)
         until(lambda: len(client.transitions) == 6, "all transitions")
         seen = client.transitions
         assert seen[3:] == [f"activate {name}" for name in NAMES]
         assert sorted(seen[:3]) == sorted(f"configure {name}" for name in NAMES)
+
+        activate = ChangeState.Request(transition=Transition(id=Transition.TRANSITION_ACTIVATE))
+        assert not client.call(ChangeState, "bridge/change_state", activate).success, "the state does not have it"
+        assert client.call(GetState, "bridge/get_state").current_state.label == "active" and runner.alive("bridge")
 
         client.forget()
         os.kill(runner.pid("bridge"), signal.SIGKILL)
@@ -120,6 +124,16 @@ def test_all_come_up_together_and_one_that_died_comes_back(lines: Lines) -> None
         assert not client.active()
         assert client.call(Trigger, "lifecycle_manager/startup").success
         runner.wait_until(client.active, "up again", LIMIT_S)
+
+        client.forget()
+        os.kill(runner.pid("executor"), signal.SIGSTOP)
+        try:
+            until(lambda: "executor is silent" in client.missing(), "missed")
+            ended(runner, 4)
+            until(lambda: "executor did not come back within 5 s" in lines.text("lifecycle_manager"), "its line")
+            until(lambda: client.transitions[:2] == ["deactivate navigator", "deactivate bridge"], "others are down")
+        finally:
+            os.kill(runner.pid("executor"), signal.SIGCONT)
 
 
 def test_a_node_that_cannot_be_configured_is_named_with_its_reason_and_nothing_was_active(lines: Lines) -> None:
@@ -137,26 +151,3 @@ def test_a_node_that_cannot_be_configured_is_named_with_its_reason_and_nothing_w
             return {f"cleanup {name}" for name in others} <= seen
 
         until(cleaned_up, "cleaned up")
-
-
-def test_one_that_hangs_blocks_neither_the_manager_nor_the_others(lines: Lines) -> None:
-    with managed(lines, *map(puppet, NAMES), manager(recovery_s="5.0")) as (runner, client):
-        runner.wait_until(client.active, "all active", LIMIT_S)
-        client.forget()
-        os.kill(runner.pid("executor"), signal.SIGSTOP)
-        try:
-            until(lambda: "executor is silent" in client.missing(), "missed")
-            ended(runner, 4)
-            until(lambda: "executor did not come back within 5 s" in lines.text("lifecycle_manager"), "its line")
-            until(lambda: client.transitions[:2] == ["deactivate navigator", "deactivate bridge"], "others are down")
-        finally:
-            os.kill(runner.pid("executor"), signal.SIGCONT)
-
-
-def test_a_transition_that_the_state_does_not_have_is_refused_and_ends_nothing(lines: Lines) -> None:
-    with managed(lines, puppet("bridge")) as (runner, client):
-        activate = ChangeState.Request(transition=Transition(id=Transition.TRANSITION_ACTIVATE))
-        answer = client.call(ChangeState, "bridge/change_state", activate)
-        assert answer is not None and not answer.success
-        assert client.call(GetState, "bridge/get_state").current_state.label == "unconfigured"
-        assert runner.alive("bridge")

@@ -1,11 +1,7 @@
-"""A goal outlives the vlm_nav that led it: real processes, one of them killed in the middle of a goal."""
+"""What keeps vlm_nav from taking up a kept goal; test_robot_graph.py kills one in the middle of a goal."""
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,37 +16,15 @@ from spec_vlm_nav_interfaces.msg import ActionStatus
 from std_msgs.msg import Header
 
 from spec_vlm_nav.goal_file import GoalFile, KeptGoal, now, path_of
-from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.interlock import LATCHES
 from spec_vlm_nav.nodes.topics import COMMAND_QOS
 from speculation.machine_info import machine_id
-from tests.forked import Forked
-from tests.system.chain import CODES, FIND, simulated
-from tests.system.conftest import LIMIT_S, Lines, until
-from tests.system.test_vlm_nav import Client, command
+from tests.system.chain import CODES, FIND
+from tests.system.conftest import until
+from tests.system.test_vlm_nav import Client, node_of
 
 ID = "0123456789abcdef" * 2
-DONE = "Done: turn left small"
 GET_RESULT = NavigateByInstruction.Impl.GetResultService
-
-
-def test_a_goal_goes_on_and_its_client_hears_of_its_end(turning_model: Path, lines: Lines, forked_nodes: None) -> None:
-    with simulated(turning_model, lines) as robot:
-        ends = robot.observer.send(FIND, 1200.0)
-        prompts = robot.observer.last
-        # The executor's report on a turn is there before the goal that knows of it is kept.
-        until(lambda: robot.observer.speed > 0.2 and robot.turns() > 3, "it turns a second time")
-        died = robot.runner.pid("vlm_nav")
-        os.kill(died, signal.SIGKILL)
-        robot.runner.wait_until(lambda: robot.runner.pid("vlm_nav") != died, "started again", LIMIT_S)
-        robot.record.clear()
-        until(lambda: robot.turns() > 0, "the robot turns again, although nobody sent the goal again")
-        assert DONE in prompts["vlm_nav/prompt"].data, "it knows what was done"
-        assert not ends
-        robot.observer.cancel()
-        until(lambda: bool(ends), "the client hears of the end")
-        assert (ends[0].code, ends[0].stopped) == ("CANCELLED", True)
-        assert not path_of("", "/vlm_nav").exists()
 
 
 class Robot(Client):
@@ -82,39 +56,21 @@ class Robot(Client):
         self._lines.publish(DiagnosticArray(status=[line]))
 
 
-@contextmanager
-def restarted(robot: Robot, model: Path, log: Path) -> Iterator[None]:
-    with log.open("w") as out:
-        process = Forked(command(model, "mode:=edge"), stdout=out, stderr=out, cwd=PROJECT)
-    try:
-        until(robot.ready, "vlm_nav is there")
-        yield
-    finally:
-        process.terminate()
-        assert process.wait(LIMIT_S) == 0
-        print(log.read_text())
-
-
 @pytest.mark.parametrize(
-    ("age_s", "latches", "why"),
-    [
-        (1000.0, 0, "resume_within_s is 60"),
-        (0.0, 1, "an e-stop or the remote control has taken the robot since it began"),
-        (0.0, 0, "cancelled"),
-    ],
-    ids=["old", "e-stop", "cancelled"],
+    ("latches", "why"),
+    [(1, "an e-stop or the remote control has taken the robot since it began"), (0, "cancelled")],
+    ids=["e-stop", "cancelled"],
 )
-def test_a_robot_does_not_begin_to_move_by_itself(
-    turning_model: Path, tmp_path: Path, age_s: float, latches: int, why: str
-) -> None:
+def test_a_robot_does_not_begin_to_move_by_itself(turning_model: Path, tmp_path: Path, latches: int, why: str) -> None:
     path = path_of("", "/vlm_nav")
     file = GoalFile(path)
     file.close()
-    kept = KeptGoal(ID, FIND, 200.0, latches=0, kernel=machine_id(), at=now() - age_s)
+    kept = KeptGoal(ID, FIND, 200.0, latches=0, kernel=machine_id(), at=now())
     path.write_bytes(msgspec.json.encode(kept))
     robot = Robot(latches)
     try:
-        with restarted(robot, turning_model, tmp_path / "log"):
+        with node_of(turning_model, tmp_path / "log", "mode:=edge"):
+            until(robot.ready, "vlm_nav is there")
             if latches:
                 assert robot.change(Transition.TRANSITION_CONFIGURE) and robot.change(Transition.TRANSITION_ACTIVATE)
             if why == "cancelled":
@@ -128,23 +84,5 @@ def test_a_robot_does_not_begin_to_move_by_itself(
             assert ended.error_code == (CODES.CANCELLED if why == "cancelled" else CODES.SHUTDOWN)
             until(lambda: not path.exists(), "the goal is kept no more")
         assert not robot.turns()
-    finally:
-        robot.close()
-
-
-def test_a_file_of_another_kind_is_a_warning(turning_model: Path, tmp_path: Path) -> None:
-    path = path_of("", "/vlm_nav")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("#!/bin/sh\n")
-    robot = Robot(0)
-    try:
-        with restarted(robot, turning_model, tmp_path / "log"):
-            assert robot.change(Transition.TRANSITION_CONFIGURE) and robot.change(Transition.TRANSITION_ACTIVATE)
-            goal = robot.send(dry_run=True)
-            until(path.exists, "the goal is kept")
-            until(lambda: bool(robot.turns()), "it runs")
-            robot.cancel()
-            assert robot.result(goal).error_code == CODES.CANCELLED
-            assert "no goal is taken up again: " in (tmp_path / "log").read_text()
     finally:
         robot.close()

@@ -6,41 +6,53 @@ import os
 import signal
 from pathlib import Path
 
+from spec_vlm_nav.goal_file import path_of
 from spec_vlm_nav.graph import GRAPHS, SIM_GRAPH
 from spec_vlm_nav.runner import Runner, free_address
-from tests.system.chain import FIND, Record, Robot, finish
+from tests.system.chain import FIND, Record, Robot
 from tests.system.conftest import LIMIT_S, Lines, until
 from vlm_nav_evaluation.nodes.observer import Observer
 
 
-def test_a_namespace_leaves_the_robots_own_topics_alone_and_a_bridge_that_died_comes_back(
-    turning_model: Path, lines: Lines
+def test_a_namespace_leaves_the_robots_own_topics_alone_and_a_goal_outlives_a_bridge_and_a_vlm_nav_that_died(
+    turning_model: Path, lines: Lines, forked_nodes: None, tmp_path: Path
 ) -> None:
-    address, record = free_address(), Record()
+    address, record, parameters = free_address(), Record(), tmp_path / "parameters.yaml"
+    parameters.write_text("/**/go2_bridge:\n  ros__parameters: {stand_up_s: 0.5}\n")
     models = {"target_model": str(turning_model), "draft_model": str(turning_model), "verifier": address}
     given = {
         "namespace": "dog1", "camera": "none", "odom_topic": "/odom", "mode": "fsd", "verifier": address,
-        "draft_model": str(turning_model),
+        "draft_model": str(turning_model), "params_file": str(parameters),
     }  # fmt: skip
     with (
         Runner(SIM_GRAPH, {"seed": "3", **models}, lines) as simulator,
         Runner(GRAPHS["go2"], given, lines) as runner,
         Observer(record, namespace="dog1") as observer,
     ):
+
+        def dies(name: str) -> None:
+            died = runner.pid(name)
+            os.kill(died, signal.SIGKILL)
+            runner.wait_until(lambda: runner.pid(name) != died, "started again", LIMIT_S)
+
         simulator.start("verifier", "sim_go2")
         runner.start()
         runner.wait_until(lambda: observer.active, "all nodes active", LIMIT_S)
         robot = Robot(runner, observer, record)
-        goal = robot.send(FIND, 1200.0)
+        ends = observer.send(FIND, 1200.0)
         # The second turn begins when the first one has been measured by odometry.
         until(lambda: robot.turns() > 1, "the robot turns")
-
-        died = runner.pid("go2_bridge")
-        os.kill(died, signal.SIGKILL)
-        runner.wait_until(lambda: runner.pid("go2_bridge") != died, "started again", LIMIT_S)
+        dies("go2_bridge")
         turned = robot.turns()
         # A turn is followed by another one when odometry has shown it, so the new bridge drives the robot.
         until(lambda: robot.turns() > turned + 1, "the goal goes on")
-        goal.cancel()
-        assert finish(robot, goal).cancelled
+        dies("vlm_nav")
+        record.clear()
+        until(lambda: robot.turns() > 0, "the robot turns again, although nobody sent the goal again")
+        assert "Done: turn left small" in observer.last["vlm_nav/prompt"].data, "it knows what was done"
+        assert not ends
+        observer.cancel()
+        until(lambda: bool(ends), "the client hears of the end")
+        assert (ends[0].code, ends[0].stopped) == ("CANCELLED", True)
+        assert not path_of("", "/dog1/vlm_nav").exists()
         robot.close()

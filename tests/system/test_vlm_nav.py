@@ -8,6 +8,7 @@ import math
 import sys
 from array import array
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,10 @@ from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import NavigationAction
 from std_msgs.msg import String
 
+from spec_vlm_nav.goal_file import path_of
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.runner import free_address
-from tests.forked import Forked, run
+from tests.forked import Forked
 from tests.system.conftest import LIMIT_S, until
 from tests.system.parrot import NOT_HERE, parrot
 from tests.system.spinning import Spinning
@@ -49,6 +51,19 @@ CLOCK_OFF_S = 5
 def command(model: Path, *options: str) -> list[str]:
     given = [word for option in (f"draft_model:={model}", "threads:=1", *options) for word in ("-p", option)]
     return [sys.executable, "-m", "spec_vlm_nav.nodes.vlm_nav", "--ros-args", *given]
+
+
+@contextmanager
+def node_of(model: Path, log: Path, *options: str) -> Iterator[Forked]:
+    """Run vlm_nav, whose output goes to a file, and end it with status 0."""
+    with log.open("w") as out:
+        process = Forked(command(model, *options), stdout=out, stderr=out, cwd=PROJECT)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        assert process.wait(LIMIT_S) == 0
+        print(log.read_text())
 
 
 class Client:
@@ -122,10 +137,10 @@ def client() -> Iterator[Client]:
 
 
 def test_goals_are_taken_while_it_is_active_and_only_then(turning_model: Path, client: Client, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    with log.open("w") as out:
-        process = Forked(command(turning_model, "mode:=edge"), stdout=out, stderr=out, cwd=PROJECT)
-    try:
+    log, kept = tmp_path / "log", path_of("", "/vlm_nav")
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text("#!/bin/sh\n")
+    with node_of(turning_model, log, "mode:=edge"):
         until(client.ready, "vlm_nav is there")
         early = client.result(client.send())
         assert early.error_code == CODES.NOT_ACTIVE
@@ -169,12 +184,11 @@ def test_goals_are_taken_while_it_is_active_and_only_then(turning_model: Path, c
         again = client.send(dry_run=True)
         decided = len(client.turns())
         until(lambda: len(client.turns()) > decided, "decisions again")
+        until(kept.exists, "the goal is kept")
         client._spinning.result(again.cancel_goal_async)
         assert client.result(again).error_code == CODES.CANCELLED
-    finally:
-        process.terminate()
-        assert process.wait(LIMIT_S) == 0
     text = log.read_text()
+    assert "no goal is taken up again: " in text, "what lay in the place of a kept goal is a warning"
     assert "[vlm_nav]: edge_drafter.decoder: " in text, "libraries log through the node's logger"
     assert text.count("the camera's clock is 5.") == 1
     assert "Traceback" not in text and "Loading weights" not in text
@@ -185,10 +199,7 @@ def test_a_search_in_vain_ends_as_not_found_and_its_prompts_have_what_was_search
 ) -> None:
     prompts: list[str] = []
     client.node.create_subscription(String, "vlm_nav/prompt", lambda text: prompts.append(text.data), 10)
-    with (tmp_path / "log").open("w") as out:
-        gone = parrot(tmp_path / "gone", NOT_HERE, form=2)
-        process = Forked(command(gone, "mode:=edge"), stdout=out, stderr=out, cwd=PROJECT)
-    try:
+    with node_of(parrot(tmp_path / "gone", NOT_HERE, form=2), tmp_path / "log", "mode:=edge"):
         until(client.ready, "vlm_nav is there")
         assert client.change(Transition.TRANSITION_CONFIGURE) and client.change(Transition.TRANSITION_ACTIVATE)
         ended = client.result(client.send(done=["forward large blocked"]))
@@ -200,9 +211,6 @@ def test_a_search_in_vain_ends_as_not_found_and_its_prompts_have_what_was_search
         assert asked[:3] == [FIND, "Done: forward large blocked", "Seen: here 1/8"]
         until(lambda: bool(client.feedback), "feedback")
         assert client.feedback[-1].done == ["forward large blocked"]
-    finally:
-        process.terminate()
-        assert process.wait(LIMIT_S) == 0
 
 
 @pytest.mark.usefixtures("forked_verifiers")
@@ -215,33 +223,21 @@ def test_where_a_verified_answer_places_the_object_is_a_pose_in_odometrys_frame(
     places: list[PoseWithCovarianceStamped] = []
     client.node.create_subscription(PoseWithCovarianceStamped, "vlm_nav/sighting", places.append, 10)
     models = PROJECT / "models"
-    with (tmp_path / "log").open("w") as out, verifier(models / "target", "--max-sessions", "2") as address:
-        words = command(models / "draft", "mode:=cloud", f"verifier:={address}", "sightings:=true")
-        process = Forked(words, stdout=out, stderr=out, cwd=PROJECT)
-        try:
-            until(client.ready, "vlm_nav is there")
-            assert client.change(Transition.TRANSITION_CONFIGURE) and client.change(Transition.TRANSITION_ACTIVATE)
-            client.send(f"find the {scene.target.text}", dry_run=True)
-            until(lambda: bool(client.turns() and places), "a decision and its place")
-        finally:
-            process.terminate()
-            assert process.wait(LIMIT_S) == 0
+    options = ("mode:=cloud", "sightings:=true")
+    with (
+        verifier(models / "target", "--max-sessions", "2") as address,
+        node_of(models / "draft", tmp_path / "log", *options, f"verifier:={address}"),
+    ):
+        until(client.ready, "vlm_nav is there")
+        assert client.change(Transition.TRANSITION_CONFIGURE) and client.change(Transition.TRANSITION_ACTIVATE)
+        client.send(f"find the {scene.target.text}", dry_run=True)
+        until(lambda: bool(client.turns() and places), "a decision and its place")
     assert places[0].header.frame_id == "odom"
     assert places[0].header.stamp in [decision.header.stamp for decision in client.turns()], "the frame's"
     hidden = scene.objects[scene.target_index]
     at, covariance = places[0].pose.pose.position, np.reshape(places[0].pose.covariance, (6, 6))
     assert math.dist((at.x, at.y), (hidden.x, hidden.y)) < 1.0
     assert np.array_equal(covariance, covariance.T) and (np.linalg.eigvalsh(covariance) > 0.0).all()
-
-
-def test_it_does_not_start_without_its_verifier_and_gives_the_reason(turning_model: Path) -> None:
-    address = free_address()
-    words = command(turning_model, f"verifier:={address}", "welcome_s:=2.0", "autostart:=true")
-    code, errors = run(words, PROJECT)
-    assert code == 2 and "Traceback" not in errors
-    assert f"cannot configure: looking for a verifier at {address}" in errors or (
-        f"cannot configure: no verifier answers at {address}" in errors
-    )
 
 
 def test_it_can_be_ended_while_it_waits_for_its_verifier(turning_model: Path, tmp_path: Path) -> None:

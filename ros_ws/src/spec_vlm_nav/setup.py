@@ -10,7 +10,6 @@ from setuptools.command.egg_info import egg_info
 
 NODE_NAMES = (
     "action_executor",
-    "doctor",
     "find",
     "go2_bridge",
     "go2_camera",
@@ -55,7 +54,6 @@ setup(
     data_files=[
         ("share/ament_index/resource_index/packages", ["resource/spec_vlm_nav"]),
         ("share/spec_vlm_nav", ["package.xml"]),
-        ("share/spec_vlm_nav/examples", sorted(glob("examples/*.py"))),
         ("share/spec_vlm_nav/launch", sorted(glob("launch/*.launch.py"))),
         ("share/spec_vlm_nav/config", sorted(glob("config/*.yaml"))),
     ],

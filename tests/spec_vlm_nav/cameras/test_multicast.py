@@ -9,7 +9,7 @@ import pytest
 
 from spec_vlm_nav.camera import Capture, SourceSettings
 from spec_vlm_nav.cameras import multicast
-from spec_vlm_nav.cameras.multicast import Multicast, RtpStream, address_of
+from spec_vlm_nav.cameras.multicast import Multicast, address_of
 from spec_vlm_nav.optics import Image
 from tests.cameras import (
     GROUP,
@@ -33,12 +33,18 @@ def settings(port: int) -> SourceSettings:
     return SourceSettings(source="multicast", interface="lo", group=GROUP, port=port)
 
 
+def opened(port: int) -> Multicast:
+    source = Multicast(settings(port))
+    source.open()
+    return source
+
+
 @on_loopback
 @pytest.mark.parametrize("payload_type", [96, 111])
 def test_the_stream_is_joined_in_its_middle(payload_type: int) -> None:
     port = free_port()
     with Sender(port, payload_type, skip=KEY_FRAME_EVERY // 2):
-        source = Multicast(settings(port)).open()
+        source = opened(port)
         assert_is_frame(first(source))
         for _ in range(3):
             assert_is_frame(first(source))
@@ -48,7 +54,7 @@ def test_the_stream_is_joined_in_its_middle(payload_type: int) -> None:
 @on_loopback
 def test_a_stream_that_is_not_there_names_what_it_waits_for_and_goes_on_when_it_comes() -> None:
     port = free_port()
-    source = Multicast(settings(port)).open()
+    source = opened(port)
     assert not source.grab()
     assert source.waiting == f"no packet comes in from {GROUP}:{port} at 127.0.0.1"
     with Sender(port) as sender:
@@ -83,7 +89,7 @@ def test_a_sender_that_ends_and_another_that_begins_are_one_camera() -> None:
 def frames_after_a_loss(lossy: int, frames: int) -> list[int]:
     """Return which frames of a stream are shown when the first packet of frame `lossy` does not arrive."""
     port, shown, sequence = free_port(), [], 0
-    source = RtpStream(GROUP, port, "127.0.0.1")
+    source = opened(port)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
         for number, units in enumerate(encoded(frames)):
@@ -113,7 +119,7 @@ def test_a_stream_without_key_frames_is_shown_again_after_a_while(monkeypatch: p
 @on_loopback
 def test_packets_that_are_no_rtp_are_an_error_not_a_frame() -> None:
     port = free_port()
-    source = Multicast(settings(port)).open()
+    source = opened(port)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
         sender.sendto(b"hello", (GROUP, port))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from spec_vlm_nav.camera import SourceSettings
-from spec_vlm_nav.cameras import opener_of
+from spec_vlm_nav.cameras import source_of
 from spec_vlm_nav.cameras import topic as source_file
 from spec_vlm_nav.cameras.topic import ImageTopic
 from speculation.images import COMPRESSED, RAW
@@ -26,7 +26,7 @@ def message(number: int, encoding: str = "8UC3") -> Any:
 
 
 def test_settings_choose_topic_and_type() -> None:
-    found = opener_of(SourceSettings(source="topic:/front/image_raw"), 10.0, lambda _: None)
+    found = source_of(SourceSettings(source="topic:/front/image_raw"), 10.0, lambda _: None)
     assert isinstance(found, ImageTopic) and (found.topic, found.kind) == ("/front/image_raw", RAW)
     assert ImageTopic("topic:front/compressed").kind == COMPRESSED
     for source in ("topic:", "topic: / "):
@@ -51,7 +51,7 @@ def test_the_newest_image_counts_and_none_is_given_twice(monkeypatch: pytest.Mon
 
 
 def test_a_png_is_a_frame_and_a_bad_image_is_one_sentence() -> None:
-    source = ImageTopic("topic:/front/compressed").open()
+    source = ImageTopic("topic:/front/compressed")
     source.received(bags.compressed(bytes(cv2.imencode(".png", frame(0))[1]), 0, "png"))
     assert source.grab()
     assert_is_frame(source.retrieve())

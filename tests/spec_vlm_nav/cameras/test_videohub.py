@@ -36,7 +36,7 @@ class Service:
 
 def test_every_call_brings_a_frame() -> None:
     service = Service()
-    source = service.hub.open()
+    source = service.hub
     for _ in range(3):
         assert_is_frame(first(source))
     assert len(service.asked) == 3 and len(set(service.asked)) == 3
@@ -45,7 +45,7 @@ def test_every_call_brings_a_frame() -> None:
 def test_a_call_that_is_lost_is_given_up_and_another_is_made() -> None:
     service = Service(timeout_s=0.3)
     service.silent = 2
-    source = service.hub.open()
+    source = service.hub
     while len(service.asked) < 2:
         assert not source.grab()
     assert "not answered within 0.3 s" in source.waiting
@@ -56,7 +56,7 @@ def test_a_call_that_is_lost_is_given_up_and_another_is_made() -> None:
 def test_one_call_is_in_flight() -> None:
     service = Service()
     service.silent = 99
-    source = service.hub.open()
+    source = service.hub
     for _ in range(3):
         assert not source.grab()
     assert len(service.asked) == 1
@@ -64,7 +64,7 @@ def test_one_call_is_in_flight() -> None:
 
 def test_a_late_or_foreign_answer_is_no_frame() -> None:
     service = Service()
-    source = service.hub.open()
+    source = service.hub
     first(source)
     service.hub.answered(service.asked[-1] - 1, 0, b"another's")
     service.answer = jpeg(7)

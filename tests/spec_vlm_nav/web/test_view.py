@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from spec_vlm_nav.answer_stats import GAIN
 from spec_vlm_nav.client import Progress
-from spec_vlm_nav.web.view import DECISIONS, HEALTH_S, SILENT_S, STALE_S, Decision, Health, View
+from spec_vlm_nav.diagnostics import Level, Status
+from spec_vlm_nav.web.view import DECISIONS, HEALTH_S, SILENT_S, STALE_S, Decision, View
 
 
 def test_what_fell_silent_is_shown_as_silent() -> None:
@@ -12,8 +13,8 @@ def test_what_fell_silent_is_shown_as_silent() -> None:
     assert view.snapshot(0.0)["nodes"] == {"vlm_nav": False, "go2_bridge": False}
     view.beat("vlm_nav", 1.0)
     view.frame(1.0)
-    view.health(Health("go2_bridge: robot", 2, "damped by the remote"), 1.0)
-    view.health(Health("go2_bridge: cmd_vel", 0, "20 Hz"), 1.0)
+    view.health(Status("go2_bridge: robot", Level.ERROR, "damped by the remote"), 1.0)
+    view.health(Status("go2_bridge: cmd_vel", Level.OK, "20 Hz"), 1.0)
     state = view.snapshot(1.0 + SILENT_S)
     assert state["nodes"] == {"vlm_nav": True, "go2_bridge": False} and state["camera"]
     assert [line["message"] for line in state["health"]] == ["damped by the remote", "20 Hz"], "the worst comes first"
@@ -37,9 +38,9 @@ def test_mode_gain_link_and_battery_are_what_diagnostics_say_while_they_say_it()
     view = View(())
     names = ("mode", "gain", "link", "rtt_s", "battery", "is_battery_low")
     assert [view.snapshot(0.0)[name] for name in names] == ["", "", "", "", "", False]
-    view.health(Health("dog1/vlm_nav: decoding", 0, "last answer in 0.11 s", {"mode": "full", GAIN: "1.83"}), 1.0)
-    view.health(Health("dog1/vlm_nav: link", 1, "silent", {"mode": "degraded", "rtt s": "0.041"}), 1.0)
-    view.health(Health("dog1/go2_bridge: battery", 1, "12 %, charge it"), 1.0)
+    view.health(Status("dog1/vlm_nav: decoding", Level.OK, "last in 0.11 s", {"mode": "full", GAIN: "1.83"}), 1.0)
+    view.health(Status("dog1/vlm_nav: link", Level.WARN, "silent", {"mode": "degraded", "rtt s": "0.041"}), 1.0)
+    view.health(Status("dog1/go2_bridge: battery", Level.WARN, "12 %, charge it"), 1.0)
     shown = ["full", "1.83", "degraded", "0.041", "12 %, charge it", True]
     assert [view.snapshot(1.0)[name] for name in names] == shown
     view.progress, view.active_goals = Progress(link="nominal"), 1

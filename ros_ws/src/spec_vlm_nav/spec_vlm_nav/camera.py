@@ -110,10 +110,17 @@ def quaternion(roll: float, pitch: float, yaw: float) -> Quaternion:
 
 
 class Source(Protocol):
-    """An open camera, used by one thread only."""
+    """A camera, checked, that can be opened again and again. While it is open one thread uses it."""
 
+    name: str
+    """Its name in logs, e.g. multicast 230.1.1.1:1720 on eth0."""
+    advice: str
+    """What to check when no frames come."""
     waiting: str
     """What it waits for while no frame comes, in words."""
+
+    def open(self) -> None:
+        """Open it. Raises OSError or RuntimeError where that fails."""
 
     def grab(self) -> bool:
         """Wait for the next frame, at most about `GRAB_S`; False: none came.
@@ -128,42 +135,32 @@ class Source(Protocol):
         """Let go of the device."""
 
 
-class Opener(Protocol):
-    """A checked source that can be opened again and again."""
-
-    name: str
-    """Its name in logs, e.g. multicast 230.1.1.1:1720 on eth0."""
-    advice: str
-    """What to check when no frames come."""
-
-    def open(self) -> Source:
-        """Open it. Raises OSError or RuntimeError where that fails."""
-
-
 class _Reader:
-    """One thread with one opened source, which only this thread touches."""
+    """One thread that opens the source, and alone touches it until it is closed."""
 
-    def __init__(self, opener: Opener, deliver: Callable[[_Reader, Source], None]) -> None:
+    def __init__(self, source: Source, deliver: Callable[[_Reader], None]) -> None:
         self.ended = threading.Event()
-        self.source: Source | None = None
         self.problem = ""
         self.errors = 0
-        self.thread = threading.Thread(target=self._run, args=(opener, deliver), name="camera", daemon=True)
+        self._source, self._is_open = source, False
+        self.thread = threading.Thread(target=self._run, args=(deliver,), name="camera", daemon=True)
         self.thread.start()
 
     @property
     def why(self) -> str:
         """Why no frames come, as far as this thread knows."""
-        return self.problem or (self.source.waiting if self.source is not None else "it is being opened")
+        return self.problem or (self._source.waiting if self._is_open else "it is being opened")
 
-    def _run(self, opener: Opener, deliver: Callable[[_Reader, Source], None]) -> None:
+    def _run(self, deliver: Callable[[_Reader], None]) -> None:
+        source = self._source
         try:
-            source = self.source = opener.open()
+            source.open()
+            self._is_open = True
             try:
                 while not self.ended.is_set():
                     try:
                         if source.grab() and not self.ended.is_set():
-                            deliver(self, source)
+                            deliver(self)
                     except ValueError as error:
                         self.errors += 1
                         self.problem = str(error)
@@ -183,14 +180,14 @@ class Capture:
 
     def __init__(
         self,
-        opener: Opener,
+        source: Source,
         max_hz: float,
         reconnect_s: float,
         publish: Callable[[Image, float], None],
         log: Log,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._opener, self._publish, self._log, self._clock = opener, publish, log, clock
+        self._source, self._publish, self._log, self._clock = source, publish, log, clock
         self._period, self._silence_s = 1.0 / max_hz, max(reconnect_s, 2.0 / max_hz)
         self._lock = threading.RLock()
         """Never held while a source or `publish` runs."""
@@ -224,7 +221,7 @@ class Capture:
             if self._lost_at is None:
                 self._lost_at = self._since
                 self._log.warning(
-                    f"no frame from {self._opener.name} for {now - self._since:.1f} s ({self._reader.why}); it is "
+                    f"no frame from {self._source.name} for {now - self._since:.1f} s ({self._reader.why}); it is "
                     f"opened again every {self._silence_s:g} s{self._advice(now)}"
                 )
         self._close()
@@ -238,7 +235,7 @@ class Capture:
         with self._lock:
             age = self._published.age(now)
             values: dict[str, str | float | int] = {
-                "source": self._opener.name,
+                "source": self._source.name,
                 "rate (1/s)": self._arrivals.rate(now),
                 "published (1/s)": self._published.rate(now),
                 "age (s)": "none" if age is None else age,
@@ -253,7 +250,7 @@ class Capture:
     def _advice(self, now: float) -> str:
         """Return what to check; nothing where frames do come, and only what is in them is wrong."""
         age = self._arrivals.age(now)
-        return "" if age is not None and age < self._silence_s else f". Check {self._opener.advice}"
+        return "" if age is not None and age < self._silence_s else f". Check {self._source.advice}"
 
     def _close(self) -> None:
         with self._lock:
@@ -265,9 +262,9 @@ class Capture:
 
     def _open(self, now: float) -> None:
         self._since = now
-        self._reader = _Reader(self._opener, self._deliver)
+        self._reader = _Reader(self._source, self._deliver)
 
-    def _deliver(self, reader: _Reader, source: Source) -> None:
+    def _deliver(self, reader: _Reader) -> None:
         now = self._clock()
         with self._lock:
             if reader is not self._reader:
@@ -276,10 +273,10 @@ class Capture:
             if now < self._due:
                 return
             self._due = max(self._due + self._period, now)
-        self._publish(source.retrieve(), now)
+        self._publish(self._source.retrieve(), now)
         reader.problem = ""
         with self._lock:
             self._published.note(now)
             self._since, lost_at, self._lost_at = now, self._lost_at, None
         if lost_at is not None:
-            self._log.info(f"frames from {self._opener.name} again, after {now - lost_at:.1f} s")
+            self._log.info(f"frames from {self._source.name} again, after {now - lost_at:.1f} s")

@@ -9,7 +9,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from edge_drafter.image_dependence import SwapTest
@@ -35,12 +34,6 @@ class SwapQuestion(NamedTuple):
     """An older frame, of another view."""
 
 
-@dataclass(frozen=True)
-class _Held:
-    answer: str
-    jpeg: bytes
-
-
 class ImageAlarm:
     """Has the same answer drafted with its own frame and with a held, older one, every so often, and compares.
 
@@ -55,7 +48,8 @@ class ImageAlarm:
         self.raised = False
         self._every = every
         self._tests: deque[SwapTest] = deque(maxlen=TESTS)
-        self._held: _Held | None = None
+        self._held: tuple[str, bytes] | None = None
+        """An answer and its frame."""
         self._waited = 0
         self._tested_at: float | None = None
 
@@ -68,10 +62,10 @@ class ImageAlarm:
             return None
         self._waited += 1
         held = self._held
-        if held is None or (held.answer != answer and self._waited < self._every):
-            self._held = _Held(answer, jpeg)
-        elif held.answer != answer:
-            return SwapQuestion(prompt, answer, jpeg, held.jpeg)
+        if held is None or (held[0] != answer and self._waited < self._every):
+            self._held = answer, jpeg
+        elif held[0] != answer:
+            return SwapQuestion(prompt, answer, jpeg, held[1])
         return None
 
     def take(self, test: SwapTest, now: float) -> str:

@@ -41,7 +41,10 @@ def address_of(interface: str) -> str:
 
 
 class Multicast:
-    """The stream on one interface.
+    """The stream on one interface; it may be joined at any time and shows frames from the next key frame on.
+
+    After a loss no frame is handed on before the next key frame, or `SMEARED_S` where none comes: what a decoder makes
+    of the rest looks like a view and is none.
 
     Raises ValueError for an interface or group that cannot work, RuntimeError where PyAV is not installed.
     """
@@ -56,7 +59,7 @@ class Multicast:
         address_of(settings.interface)
         if find_spec("av") is None:
             raise RuntimeError("nothing here decodes the multicast stream's H.264: pip install av")
-        self._settings = settings
+        self._settings, self.waiting = settings, ""
         self.name = f"multicast {settings.group}:{settings.port} on {settings.interface}"
         self.advice = (
             f"that interface {settings.interface} is the one that leads to the robot (ping 192.168.123.161), that no "
@@ -64,30 +67,19 @@ class Multicast:
             "that no Wi-Fi lies between"
         )
 
-    def open(self) -> RtpStream:
+    def open(self) -> None:
+        import av
+
         chosen = self._settings
         try:
             address = address_of(chosen.interface)
         except ValueError as error:
             raise OSError(str(error)) from None
-        return RtpStream(chosen.group, chosen.port, address)
-
-
-class RtpStream:
-    """The stream by PyAV; it may be joined at any time and shows frames from the next key frame on.
-
-    After a loss no frame is handed on before the next key frame, or `SMEARED_S` where none comes: what a decoder makes
-    of the rest looks like a view and is none.
-    """
-
-    def __init__(self, group: str, port: int, address: str) -> None:
-        import av
-
         # FFmpeg's complaints about a stream that is joined in its middle; what matters is raised.
         av.logging.set_level(None)
         self._av = av
-        self._at = f"{group}:{port}"
-        self._socket = _joined(group, port, address)
+        self._at = f"{chosen.group}:{chosen.port}"
+        self._socket = _joined(chosen.group, chosen.port, address)
         self._packets = Depacketizer()
         self._codec: Any = av.CodecContext.create("h264", "r")
         # More threads decode more frames at a time, each of them later.

@@ -13,7 +13,7 @@ from speculation.images import COMPRESSED, RAW, to_pixels
 
 
 class ImageTopic:
-    """Source and opener in one. The newest message counts; it is converted only when its frame is used."""
+    """The newest message counts; it is converted only when its frame is used."""
 
     def __init__(self, source: str) -> None:
         self.topic = source.removeprefix(TOPIC).strip()
@@ -28,11 +28,10 @@ class ImageTopic:
         self._newest: Any = None
         self._grabbed: Any = None
 
-    def open(self) -> ImageTopic:
+    def open(self) -> None:
         """Forget what came before."""
         with self._new:
             self._newest = None
-        return self
 
     def received(self, message: Any) -> None:
         """Take a message, from any thread."""

@@ -46,7 +46,7 @@ def write(identity: int, message: Any) -> None:
 
 
 class Videohub:
-    """Source and opener in one. One call is in flight; the service stalls under more."""
+    """One call is in flight; the service stalls under more."""
 
     name = "videohub"
     advice = (
@@ -63,10 +63,9 @@ class Videohub:
         self._jpeg = b""
         self.waiting = "no call was sent yet"
 
-    def open(self) -> Videohub:
+    def open(self) -> None:
         """Forget the call that may be in flight."""
         self._in_flight = False
-        return self
 
     def answered(self, identity: int, code: int, jpeg: bytes) -> None:
         """Take an answer, from any thread; one to another program's call, or to one given up, is passed over."""

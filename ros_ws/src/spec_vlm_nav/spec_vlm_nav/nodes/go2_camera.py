@@ -18,8 +18,8 @@ from rclpy.subscription import Subscription
 from sensor_msgs.msg import CameraInfo, CompressedImage
 from tf2_msgs.msg import TFMessage
 
-from spec_vlm_nav.camera import CAMERA, MOUNT, OPTICAL, Capture, Opener, Quaternion, quaternion
-from spec_vlm_nav.cameras import opener_of
+from spec_vlm_nav.camera import CAMERA, MOUNT, OPTICAL, Capture, Quaternion, Source, quaternion
+from spec_vlm_nav.cameras import source_of
 from spec_vlm_nav.cameras.topic import ImageTopic
 from spec_vlm_nav.cameras.videohub import ANSWERS, REQUESTS, SERVICE, Videohub, check_topic, write
 from spec_vlm_nav.diagnostics import Status
@@ -41,7 +41,7 @@ class Go2Camera(ManagedNode):
     def __init__(self) -> None:
         super().__init__("go2_camera")
         self._settings, self._mount = settings(self, CAMERA), settings(self, MOUNT)
-        self._opener: Opener | None = None
+        self._source: Source | None = None
         self._capture: Capture | None = None
         self._optics: Optics | None = None
         self._calls: tuple[Publisher, Subscription] | None = None
@@ -63,13 +63,13 @@ class Go2Camera(ManagedNode):
                 subscribe(self, message_type(ANSWERS.kind), ANSWERS.name.lstrip("/"), self._on_answer, 10),
             )
             check_topic(self._calls[0].topic_name)
-        opener = self._opener = opener_of(chosen.source, chosen.max_hz, self._call)
-        if isinstance(opener, ImageTopic):
-            if self.resolve_topic_name(opener.topic) == self._images.topic_name:
-                raise ValueError(f"source {opener.name} is what go2_camera publishes itself; name another topic")
-            kind = message_type(opener.kind)
-            self._others = subscribe(self, kind, opener.topic, opener.received, qos_profile_sensor_data)
-        self._capture = Capture(opener, chosen.max_hz, chosen.reconnect_s, self._publish, self.get_logger())
+        source = self._source = source_of(chosen.source, chosen.max_hz, self._call)
+        if isinstance(source, ImageTopic):
+            if self.resolve_topic_name(source.topic) == self._images.topic_name:
+                raise ValueError(f"source {source.name} is what go2_camera publishes itself; name another topic")
+            kind = message_type(source.kind)
+            self._others = subscribe(self, kind, source.topic, source.received, qos_profile_sensor_data)
+        self._capture = Capture(source, chosen.max_hz, chosen.reconnect_s, self._publish, self.get_logger())
         self._static.publish(TFMessage(transforms=self._transforms()))
 
     def activate(self) -> None:
@@ -114,10 +114,10 @@ class Go2Camera(ManagedNode):
             calls[0].publish(request)
 
     def _on_answer(self, response: Any) -> None:
-        if isinstance(self._opener, Videohub):
+        if isinstance(self._source, Videohub):
             # The field is int8[]; its bytes are the JPEG.
             header = response.header
-            self._opener.answered(header.identity.id, header.status.code, bytes(response.binary))
+            self._source.answered(header.identity.id, header.status.code, bytes(response.binary))
 
     def _publish(self, image: Image, arrived: float) -> None:
         """Publish a frame. Raises ValueError for a size that the calibration does not fit."""

@@ -20,6 +20,7 @@ from std_msgs.msg import Bool, String
 from std_srvs.srv import Trigger
 
 from spec_vlm_nav.client import STOP_S, GoalEnd, Request, instruction_of
+from spec_vlm_nav.diagnostics import Level, Status
 from spec_vlm_nav.messages import SOURCE_WORDS
 from spec_vlm_nav.nodes.goal_client import SERVER, GoalClient, action_text, progress_of
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
@@ -30,7 +31,7 @@ from spec_vlm_nav.nodes.topics import LATCHED
 from spec_vlm_nav.parameters import Parameters
 from spec_vlm_nav.transcript import closing_words
 from spec_vlm_nav.web.server import Command, PageServer, WebConfig
-from spec_vlm_nav.web.view import Decision, Health, View
+from spec_vlm_nav.web.view import Decision, View
 
 WEB = Parameters(WebConfig)
 BRIDGE = "go2_bridge"
@@ -181,9 +182,9 @@ class Web(Node):
         for line in message.status:
             node, _, _ = line.name.partition(":")
             if node.rpartition("/")[0] == own:
-                level = line.level if isinstance(line.level, int) else int.from_bytes(line.level, "little")
                 values = {each.key: each.value for each in line.values}
-                self.view.health(Health(line.name, level, line.message, values), now)
+                level = Level(min(line.level[0], Level.ERROR))
+                self.view.health(Status(line.name, level, line.message, values), now)
 
 
 def main() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from spec_vlm_nav.answer_stats import GAIN
 from spec_vlm_nav.client import Progress
+from spec_vlm_nav.diagnostics import Level, Status
 
 DECISIONS = 8
 SILENT_S = 1.5
@@ -31,16 +31,6 @@ class Decision:
     reasoning: str
 
 
-@dataclass(frozen=True)
-class Health:
-    """One line of /diagnostics; levels as in `diagnostics.Level`."""
-
-    name: str
-    level: int
-    message: str
-    values: Mapping[str, str] = field(default_factory=dict)
-
-
 class View:
     """The state of the page; its attributes are set, and its methods called, by any thread."""
 
@@ -59,7 +49,7 @@ class View:
         self._decisions: deque[Decision] = deque(maxlen=DECISIONS)
         self._beats = dict.fromkeys(nodes, float("-inf"))
         self._frame_at = float("-inf")
-        self._health: dict[str, tuple[Health, float]] = {}
+        self._health: dict[str, tuple[Status, float]] = {}
 
     def decide(self, decision: Decision) -> None:
         """Take a decision; one of the same step replaces the one before, whose answer went on."""
@@ -77,7 +67,7 @@ class View:
         """Take the arrival of a camera frame."""
         self._frame_at = now
 
-    def health(self, line: Health, now: float) -> None:
+    def health(self, line: Status, now: float) -> None:
         """Take a line of diagnostics."""
         with self._lock:
             self._health[line.name] = (line, now)
@@ -113,7 +103,7 @@ class View:
     def _figures(self) -> dict[str, Any]:
         """Return what the lines of diagnostics say of the whole; empty where they say nothing."""
         lines = {name.rpartition("/")[2]: line for name, (line, _) in self._health.items()}
-        nothing = Health("", 0, "")
+        nothing = Status("", Level.OK, "")
         decoding, link = lines.get("vlm_nav: decoding", nothing).values, lines.get("vlm_nav: link", nothing).values
         battery = lines.get("go2_bridge: battery", nothing)
         return {
@@ -123,5 +113,5 @@ class View:
             "link": (self.active_goals and self.progress.link) or link.get("mode", ""),
             "rtt_s": link.get("rtt s", ""),
             "battery": battery.message,
-            "is_battery_low": battery.level > 0,
+            "is_battery_low": battery.level is not Level.OK,
         }
