@@ -10,6 +10,7 @@ from setuptools.command.egg_info import egg_info
 
 NODE_NAMES = (
     "action_executor",
+    "doctor",
     "find",
     "go2_bridge",
     "go2_camera",

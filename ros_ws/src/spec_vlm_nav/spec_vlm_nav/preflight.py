@@ -6,9 +6,10 @@ It makes what the nodes make at their start, from the same declarations, so that
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,23 +58,50 @@ OF_ROS = ("use_sim_time", "start_type_description_service", "qos_overrides")
 
 def check(graph: Graph, values: Mapping[str, str]) -> None:
     """Raise ValueError, in a sentence that names the argument or parameter, for what the processes would refuse."""
+    for problem in problems(graph, values):
+        raise ValueError(problem)
+
+
+def problems(graph: Graph, values: Mapping[str, str]) -> Iterator[str]:
+    """Give what the processes would refuse, each once, in sentences that name the argument or parameter."""
+    said = set[str]()
+    for look in _looks(graph, values):
+        try:
+            look()
+        except ValueError as error:
+            if str(error) not in said:
+                said.add(str(error))
+                yield str(error)
+
+
+def parameters_of(graph: Graph, name: str, values: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a node's parameters will be. Raises ValueError, as the node itself."""
+    return _check_node(graph, graph.node(name), values)
+
+
+def _looks(graph: Graph, values: Mapping[str, str]) -> Iterator[Callable[[], Any]]:
+    """Give what looks at one thing each, and raises ValueError."""
     started = graph.started(values)
     names = {process.name for process in started}
     if "verifier" in names:
-        _check_verifier(graph, values)
+        yield partial(_check_verifier, graph, values)
     if "sim_go2" in names and "target" in values:  # a graph may set the room itself
         words = (values[name] for name in ("difficulty", "target", "layout"))
-        _refusal(f"argument target:={values['target']}", scene_of, int(values["seed"]), *words)
+        yield partial(_refusal, f"argument target:={values['target']}", scene_of, int(values["seed"]), *words)
     if "bag_player" in names:
-        _check_bag(values)
-    _check_nodes_named(values.get(PARAMS_FILE, ""))
+        yield partial(_check_bag, values)
+    yield partial(_check_nodes_named, values.get(PARAMS_FILE, ""))
     for process in started:
         if isinstance(process, NodeSpec) and process.name in PARTS:
-            found = _check_node(graph, process, values)
+            yield partial(_check_node, graph, process, values)
             for name in READ_AT_START if process.name == "vlm_nav" else ():
-                if value := str(found[name]):
-                    where = "argument {}:={}" if name in graph.given(process, values) else "vlm_nav: {} {}"
-                    _refusal(where.format(name, value), READ_AT_START[name], value)
+                yield partial(_check_read, graph, process, values, name)
+
+
+def _check_read(graph: Graph, process: NodeSpec, values: Mapping[str, str], name: str) -> None:
+    if value := str(_check_node(graph, process, values)[name]):
+        where = "argument {}:={}" if name in graph.given(process, values) else "vlm_nav: {} {}"
+        _refusal(where.format(name, value), READ_AT_START[name], value)
 
 
 def _check_head(name: str) -> None:

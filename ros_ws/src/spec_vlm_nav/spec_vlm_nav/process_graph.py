@@ -171,6 +171,10 @@ class Graph:
         """Return the argument called `name`."""
         return next(argument for argument in self.arguments if argument.name == name)
 
+    def node(self, name: str) -> NodeSpec:
+        """Return the node called `name`."""
+        return next(each for each in self.processes if isinstance(each, NodeSpec) and each.name == name)
+
     def values(self, given: Mapping[str, str]) -> dict[str, str]:
         """Return the values of all arguments.
 
