@@ -1,7 +1,9 @@
-"""The whole chain moved by nav2, with a process in place of nav2's servers."""
+"""The whole chain moved by nav2, and the example of a behaviour tree, with a process in place of nav2's servers."""
 
 from __future__ import annotations
 
+import math
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -11,17 +13,26 @@ import pytest
 
 pytest.importorskip("nav2_msgs", reason="the sourced ROS has no nav2_msgs")
 import rclpy
+from geometry_msgs.msg import Twist
+from nav_msgs.msg import Odometry
+from rclpy.node import Node
 from std_msgs.msg import Bool
 from std_srvs.srv import Trigger
 
 from spec_vlm_nav.nodes import action_executor
 from spec_vlm_nav.nodes.action_executor import ActionExecutor
 from spec_vlm_nav.nodes.nav2_client import Nav2Client
+from spec_vlm_nav.nodes.process import steady_timer
 from tests.system.chain import CODES, FIND, finish, simulated
-from tests.system.conftest import Lines, until
+from tests.system.conftest import LIMIT_S, Lines, until
+from tests.system.spinning import Spinning
 from tests.system.test_find import started
 
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "ros_ws" / "src" / "spec_vlm_nav" / "examples" / "go_find_return.py"
 NAV2 = (sys.executable, "-m", "tests.system.nav2_servers")
+FIND_SERVER = (sys.executable, "-m", "tests.system.goal_server")
+PERIOD_S = 0.02
 
 
 def test_nav2_moves_the_robot_an_e_stop_stops_it_and_the_goal_ends_with_nav2s_words(
@@ -74,3 +85,65 @@ def test_what_is_missing_is_refused_in_a_sentence_before_anything_moves(
     monkeypatch.setenv("ROS_DISTRO", "humble")
     with pytest.raises(ValueError, match="sudo apt install ros-humble-nav2-msgs"):
         Nav2Client(nav2_executor, threading.Lock(), 0.2)
+
+
+class Puppet:
+    """A robot that obeys cmd_vel exactly."""
+
+    def __init__(self, namespace: str) -> None:
+        self.node = Node("puppet", namespace=namespace)
+        self.x = self.y = self.yaw = 0.0
+        self.farthest = 0.0
+        self._twist = Twist()
+        self._odometry = self.node.create_publisher(Odometry, "odom", 10)
+        self.node.create_subscription(Twist, "cmd_vel", self._on_twist, 10)
+        steady_timer(self.node, PERIOD_S, self._live)
+        self.spinning = Spinning(self.node)
+
+    def _on_twist(self, twist: Twist) -> None:
+        self._twist = twist
+
+    def _live(self) -> None:
+        vx, self.yaw = self._twist.linear.x * PERIOD_S, self.yaw + self._twist.angular.z * PERIOD_S
+        self.x, self.y = self.x + vx * math.cos(self.yaw), self.y + vx * math.sin(self.yaw)
+        self.farthest = max(self.farthest, self.x)
+        message = Odometry()
+        at, turn = message.pose.pose.position, message.pose.pose.orientation
+        at.x, at.y, turn.z, turn.w = self.x, self.y, math.sin(self.yaw / 2), math.cos(self.yaw / 2)
+        self._odometry.publish(message)
+
+
+@pytest.mark.usefixtures("ros")
+@pytest.mark.parametrize(
+    ("what", "obstacle", "status", "said"),
+    [
+        ("the red ball", "false", 0, ["go success", "find success", "return success"]),
+        (
+            "the grey ghost",
+            "false",
+            1,
+            ["go success", "find failure: error 9912: I looked everywhere", "return success"],
+        ),
+        ("the red ball", "true", 1, ["go failure: error 1: "]),
+    ],
+)
+def test_the_example_goes_to_a_pose_finds_an_object_by_words_and_returns(
+    what: str, obstacle: str, status: int, said: list[str]
+) -> None:
+    pytest.importorskip("py_trees", reason="py_trees is not installed; run scripts/setup.sh")
+    namespace = f"/errand_{status}_{obstacle}"
+    within = ("--ros-args", "-r", f"__ns:={namespace}")
+    puppet = Puppet(namespace)
+    try:
+        with started(*NAV2, *within, "-p", f"obstacle:={obstacle}") as nav2, started(*FIND_SERVER, *within) as find:
+            until(lambda: nav2.has("up") and find.has("up"), "both servers are up")
+            command = [sys.executable, str(EXAMPLE), "0.8", "0", "0", what, *within]
+            got = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    finally:
+        puppet.spinning.close()
+    assert got.returncode == status, got
+    assert [line for line in got.stdout.splitlines() if "running" not in line] == said, got
+    if obstacle == "false":
+        assert puppet.farthest > 0.6 and math.hypot(puppet.x, puppet.y) < 0.2, "it was there, and is back"
+    else:
+        assert "find running" not in got.stdout

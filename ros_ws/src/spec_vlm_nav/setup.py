@@ -55,6 +55,7 @@ setup(
     data_files=[
         ("share/ament_index/resource_index/packages", ["resource/spec_vlm_nav"]),
         ("share/spec_vlm_nav", ["package.xml"]),
+        ("share/spec_vlm_nav/examples", sorted(glob("examples/*.py"))),
         ("share/spec_vlm_nav/launch", sorted(glob("launch/*.launch.py"))),
         ("share/spec_vlm_nav/config", sorted(glob("config/*.yaml"))),
     ],
