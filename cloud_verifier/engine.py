@@ -140,21 +140,37 @@ def check_room(whose: str, prompt: int, answer: int, draft: int, capacity: int) 
 
 
 class ReadsPrompts:
-    """Makes a model's inputs of prompt and frames, as `Engine` and `DraftEngine` say."""
+    """Rows that hold prompts; see `cloud_verifier.interfaces.PromptReader`."""
 
-    _vlm: Vlm
+    def __init__(self, vlm: Vlm, rows: int, capacity: int, blocks: int | None) -> None:
+        self._vlm = vlm
+        self._cache = KVCache(vlm, rows, capacity, blocks)
+        self._roots = [0] * rows
+        self._prefills: dict[int, Prefill] = {}
+        self._penalties: dict[int, RepetitionPenalty | None] = {}
+        """What is done to the logits behind the prompt of each row, as the target's checkpoint asks for."""
 
     def prepare(self, prompt: str, jpeg: Jpegs) -> Inputs:
-        """See `Engine.prepare`."""
+        """See `PromptReader.prepare`."""
         return prepare(self._vlm, prompt, jpeg)
 
     def size(self, inputs: Inputs) -> int:
-        """See `Engine.size`."""
+        """See `PromptReader.size`."""
         return len(inputs.ids)
 
     def image_tokens(self, inputs: Inputs) -> int:
-        """See `Engine.image_tokens`."""
+        """See `PromptReader.image_tokens`."""
         return len(image_places(self._vlm, inputs))
+
+    def release(self, index: int) -> None:
+        """See `PromptReader.release`."""
+        self._cache.clear(index)
+        self._prefills.pop(index, None)
+        self._penalties.pop(index, None)
+
+    def encode(self, index: int, stop: Stop | None = None) -> None:
+        """See `PromptReader.encode`; `stop` is called before and after the vision tower."""
+        self._prefills[index].encode(self._vlm, stop)
 
 
 class VlmEngine(ReadsPrompts):
@@ -178,20 +194,15 @@ class VlmEngine(ReadsPrompts):
         cache for all rows together; None: what all can fill. `encoder` makes the features that rows may ask for; None:
         they get none.
         """
-        self._vlm = vlm
+        super().__init__(vlm, rows, capacity, blocks)
         self._encoder = encoder
         self._objects = Vocabulary.load(vlm.folder)
         self._exits = exits
         self._exit_layers = frozenset(exits.layers if exits is not None else ())
         self._is_asynchronous = vlm.device.type != "cpu"
         self._draws_on_device = self._is_asynchronous if draws_on_device is None else draws_on_device
-        self._cache = KVCache(vlm, rows, capacity, blocks)
         read = {*self._exit_layers, *(encoder.config.layers if encoder is not None else ())}
         self._graphs = graphs_of(vlm, self._cache, sorted(read)) if captured else None
-        self._roots = [0] * rows
-        self._prefills: dict[int, Prefill] = {}
-        self._penalties: dict[int, RepetitionPenalty | None] = {}
-        """What the model's checkpoint asks for, behind the prompt of each row."""
         self._max_draft = max_draft
         self._grammars: Grammars | None = None
         try:
@@ -234,12 +245,6 @@ class VlmEngine(ReadsPrompts):
         """See `Engine.blocks`."""
         return self._cache.blocks
 
-    def release(self, index: int) -> None:
-        """See `Engine.release`."""
-        self._cache.clear(index)
-        self._prefills.pop(index, None)
-        self._penalties.pop(index, None)
-
     def begin(self, index: int, inputs: Inputs, committed: Sequence[int], max_tokens: int, features: int = 0) -> int:
         """See `Engine.begin`."""
         check_room("the target", len(inputs.ids), max_tokens, self._max_draft, self._cache.capacity)
@@ -249,10 +254,6 @@ class VlmEngine(ReadsPrompts):
         # What is shared is not fed, so it has no features.
         shared = prefill.words[: max(0, len(inputs.ids) - 1 - features)]
         return len(prefill.ids) - 1 - self._cache.open(index, shared, inputs.delta)
-
-    def encode(self, index: int, stop: Stop | None = None) -> None:
-        """See `Engine.encode`; `stop` is called before and after the vision tower."""
-        self._prefills[index].encode(self._vlm, stop)
 
     @torch.no_grad()
     def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:

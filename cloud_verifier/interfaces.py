@@ -180,15 +180,8 @@ class Post(Protocol):
         """Return the clients whose keys were taken back since the last call."""
 
 
-class Engine(Protocol):
-    """Rows of model state. A row's *root*, its last committed token, is the first token of the next forward."""
-
-    @property
-    def model(self) -> ModelInfo: ...
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of keys and values that all rows share, see `speculation.vlm.blocks`."""
+class PromptReader(Protocol):
+    """Rows of one model's state that hold prompts, with their images."""
 
     def prepare(self, prompt: str, jpeg: Jpegs) -> Any:
         """Return the inputs of a prefill; in any thread, in a bounded time.
@@ -205,6 +198,23 @@ class Engine(Protocol):
     def release(self, index: int) -> None:
         """Let row `index` hold nothing: its blocks are free. No pass may be under way."""
 
+    def encode(self, index: int, stop: Stop | None = None) -> None:
+        """Encode the images of a row that was begun, if it has any; to be done before its first tokens are fed.
+
+        `stop` is called now and then. Raises Abandoned where it returns True.
+        """
+
+
+class Engine(PromptReader, Protocol):
+    """Rows of model state. A row's *root*, its last committed token, is the first token of the next forward."""
+
+    @property
+    def model(self) -> ModelInfo: ...
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of keys and values that all rows share, see `speculation.vlm.blocks`."""
+
     def begin(self, index: int, inputs: Any, committed: Sequence[int], max_tokens: int, features: int = 0) -> int:
         """Reserve row `index`, whatever it held before, for the inputs that `prepare` gave and committed tokens.
 
@@ -212,12 +222,6 @@ class Engine(Protocol):
         the last, which is the root, and but for those at the prompt's beginning that the row shares with others. Of
         its last `features` tokens each has the feature of the token before it, so these are fed whatever is shared. No
         pass may be under way. Raises CapacityError where prompt and `max_tokens` do not fit.
-        """
-
-    def encode(self, index: int, stop: Stop | None = None) -> None:
-        """Encode the images of a row that was begun, if it has any; to be done before its first chunk.
-
-        `stop` is called now and then. Raises Abandoned where it returns True.
         """
 
     def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
@@ -235,23 +239,11 @@ class Engine(Protocol):
         """
 
 
-class DraftEngine(Protocol):
+class DraftEngine(PromptReader, Protocol):
     """A draft model beside the target, with rows like the engine's; a verifier may have none."""
 
     @property
     def name(self) -> str: ...
-
-    def prepare(self, prompt: str, jpeg: Jpegs) -> Any:
-        """Return the inputs of a prefill, as `Engine.prepare` does."""
-
-    def size(self, inputs: Any) -> int:
-        """Return the tokens of image and prompt, as `Engine.size` does."""
-
-    def image_tokens(self, inputs: Any) -> int:
-        """Return how many of these tokens stand for the image, as `Engine.image_tokens` does."""
-
-    def release(self, index: int) -> None:
-        """Let row `index` hold nothing, as `Engine.release` does."""
 
     def begin(self, index: int, inputs: Any, max_tokens: int) -> int:
         """Reserve row `index`, whatever it held before, for the inputs that `prepare` gave.
@@ -259,9 +251,6 @@ class DraftEngine(Protocol):
         Nothing is computed. Returns how many tokens are to be fed. Raises CapacityError where prompt and `max_tokens`
         do not fit.
         """
-
-    def encode(self, index: int, stop: Stop | None = None) -> None:
-        """Encode the images of a row that was begun; to be done before its first tokens are fed. Raises Abandoned."""
 
     def feed(self, index: int, tokens: int, stop: Stop | None = None) -> None:
         """Feed the next so many tokens of a row that was begun, in one forward.

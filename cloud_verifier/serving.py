@@ -6,8 +6,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from cloud_verifier.config import ServerConfig, StartError
 from cloud_verifier.interfaces import ModelInfo
 from cloud_verifier.monitoring.figures import Figures
 from cloud_verifier.monitoring.health import VerifierHealth
-from cloud_verifier.monitoring.http_server import HttpServer, pages_served
+from cloud_verifier.monitoring.http_server import pages_served
 from speculation.cost_profile import COST_FILE, CostProfile, load_cost_profile
 from speculation.language.grammar import grammars_of
 from speculation.vlm.settings import RAW, ModelSettings
@@ -39,17 +38,6 @@ def prepare_process(settings: ModelSettings) -> None:
     os.environ.setdefault("TQDM_DISABLE", "1")  # log lines, no progress bars
 
 
-@contextmanager
-def monitored(config: ServerConfig) -> Iterator[tuple[Figures, VerifierHealth, HttpServer | None]]:
-    """Make the figures of a verifier and serve them while it loads and runs. Raises StartError."""
-    settings, clock = config.monitoring, time.monotonic
-    with ExitStack() as stack:
-        figures = Figures(clock)
-        health = VerifierHealth(figures, clock, settings.hang_s)
-        pages = stack.enter_context(pages_served(settings, health, config.chat_api.api_keys is not None))
-        yield figures, health, pages
-
-
 def serve_model(config: ServerConfig, member: Member | None = None) -> None:
     """Load a target model and serve it until SIGTERM or SIGINT. Raises ValueError, in one sentence, if it cannot.
 
@@ -57,7 +45,9 @@ def serve_model(config: ServerConfig, member: Member | None = None) -> None:
     """
     prepare_process(config.model)
     with ExitStack() as stack:
-        figures, health, pages = stack.enter_context(monitored(config))
+        figures = Figures(time.monotonic)
+        health = VerifierHealth(figures, time.monotonic, config.monitoring.hang_s)
+        pages = stack.enter_context(pages_served(config.monitoring, health, config.chat_api.api_keys is not None))
         config.check_folders()
         # Late, so that a wrong command line answers at once and `keygen` needs no torch.
         from cloud_verifier.frontend.supervisor import Frontend

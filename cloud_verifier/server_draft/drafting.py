@@ -22,7 +22,6 @@ from cloud_verifier.tree import Tree
 from speculation.cancellation import Abandoned, Stop
 from speculation.logits_processors import LogitsProcessors, RepetitionPenalty
 from speculation.sampling import Prefix
-from speculation.vlm.cache import KVCache
 from speculation.vlm.folder import find_model, read_config, tokenizer_fingerprint
 from speculation.vlm.forward import Chunk, final_logits, forward_layers, to_numpy
 from speculation.vlm.inputs import Inputs
@@ -113,15 +112,11 @@ class ServerDraft(ReadsPrompts):
     ) -> None:
         """`blocks` of the cache for all rows together; None: what all can fill. `repetition_penalty`: the target's, so
         that drafts are made as it answers; the draft model's own is none of its drafts' business."""
-        self._vlm = vlm
-        self._cache = KVCache(vlm, rows, capacity, blocks)
+        super().__init__(vlm, rows, capacity, blocks)
         self._ends = frozenset(ends)
         self._max_draft = max_draft
-        self._roots = [0] * rows
-        self._prefills: dict[int, Prefill] = {}
         self._prompts = [0] * rows
         self._repetition_penalty = repetition_penalty
-        self._penalties: dict[int, RepetitionPenalty | None] = {}
         self._fed: list[list[int]] = [[] for _ in range(rows)]
         self._latest: list[_Draft | None] = [None] * rows
 
@@ -129,13 +124,6 @@ class ServerDraft(ReadsPrompts):
     def name(self) -> str:
         """The draft model's name."""
         return self._vlm.name
-
-    def release(self, index: int) -> None:
-        """See `DraftEngine.release`."""
-        self._cache.clear(index)
-        self._prefills.pop(index, None)
-        self._penalties.pop(index, None)
-        self._fed[index] = []
 
     def begin(self, index: int, inputs: Inputs, max_tokens: int) -> int:
         """See `DraftEngine.begin`. Answer tokens follow with the first draft."""
@@ -145,10 +133,6 @@ class ServerDraft(ReadsPrompts):
         self._penalties[index] = RepetitionPenalty.of(self._repetition_penalty, inputs.ids, self._vlm.vocabulary)
         self._fed[index], self._latest[index] = [], None
         return self._prompts[index] - self._cache.open(index, prefill.words, inputs.delta)
-
-    def encode(self, index: int, stop: Stop | None = None) -> None:
-        """See `DraftEngine.encode`; `stop` is called before and after the vision tower."""
-        self._prefills[index].encode(self._vlm, stop)
 
     def feed(self, index: int, tokens: int, stop: Stop | None = None) -> None:
         """See `DraftEngine.feed`."""
