@@ -257,6 +257,9 @@ class Quotas(Settings, frozen=True):
             description="bytes that a client may send a second, in the mean; who sends much more is hung up on; 0: any",
         ),
     ] = 8e6
+    draft_tokens_per_s: Annotated[
+        float, Meta(ge=0.0, le=1e9, description="draft tokens that a client may send a second; 0: any number")
+    ] = 0.0
 
 
 class Monitoring(Settings, frozen=True):

@@ -104,8 +104,18 @@ class Inbox:
             raise Refused(wire.FaultCode.MALFORMED, text)
 
     def _draft(self, session: Session, draft: wire.Draft) -> None:
-        """Offer a draft to the session's step."""
-        for commit in self._scheduler.offer(session.index, draft, self._clock()):
+        """Offer a draft to the session's step, within the quota of its robot."""
+        now = self._clock()
+        step = self._scheduler.step(session.index)
+        if step is not None and step.number == draft.step and not step.done:
+            try:
+                self._quotas.check(session.user, now, "draft tokens")
+            except NoRoom as full:
+                self._outbox.end(step, "refused", "stopped by a quota")
+                self._outbox.send_busy(step, full)
+                return
+            self._quotas.use("draft tokens", session.user, len(draft.tokens), now)
+        for commit in self._scheduler.offer(session.index, draft, now):
             self._outbox.send(session, commit)
         step = self._scheduler.step(session.index)
         if step is not None and step.done:  # a token of the edge may end the answer
@@ -125,7 +135,7 @@ class Inbox:
             self._emit(Begun(step, session, now))
             if step.pending:
                 try:
-                    self._quotas.check(session.user, now)
+                    self._quotas.check(session.user, now, "steps", "bytes", "draft tokens")
                     self._admission.submit(step, begin)
                     self._quotas.use("steps", session.user, 1.0, now)
                 except NoRoom as full:

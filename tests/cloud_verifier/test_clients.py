@@ -7,7 +7,7 @@ import pytest
 
 from cloud_verifier.sessions import SILENT_S
 from speculation.wire import Busy, Hello, Idle, Ping, Pong, Welcome
-from tests.cloud_verifier.bench import CONFIG, HELLO, JPEG, Bench, begin, tokens_of
+from tests.cloud_verifier.bench import CONFIG, HELLO, JPEG, Bench, begin, draft, tokens_of
 from tests.cloud_verifier.fake_target import greedy
 
 
@@ -72,6 +72,22 @@ def test_more_steps_than_the_quota_allows_come_back_when_it_is_paid_off(named: b
     assert tokens_of(bench.ask(b"b", begin(1, max_tokens=3, idle=Idle.DECODE))) == truth
     bench.post.now = began + busy.retry_after_s + 0.01
     assert tokens_of(bench.ask(b"a", begin(4, max_tokens=3, idle=Idle.DECODE))) == truth
+
+
+def test_more_draft_tokens_than_the_quota_allows_end_the_step_until_it_is_paid_off() -> None:
+    bench = Bench(CONFIG.changed(draft_tokens_per_s=1.0))
+    bench.welcome(b"a")
+    truth = greedy("long", JPEG, 6)
+    bench.send(b"a", begin(max_tokens=6))
+    committed = tokens_of(bench.ask(b"a", draft([*truth[:2], *[1] * 30])))
+    assert committed and committed == truth[: len(committed)]
+    (busy,) = bench.ask(b"a", draft([1, 2], round=2))
+    assert isinstance(busy, Busy) and busy.step == 1 and "1 draft tokens a second" in busy.message
+    (still,) = bench.ask(b"a", begin(2, committed=committed, max_tokens=6, idle=Idle.DECODE))
+    assert isinstance(still, Busy) and still.step == 2
+    bench.post.now += still.retry_after_s
+    rest = tokens_of(bench.ask(b"a", begin(2, committed=committed, max_tokens=6, idle=Idle.DECODE)))
+    assert committed + rest == truth
 
 
 def test_more_bytes_than_the_quota_allows_keep_new_steps_out_only() -> None:

@@ -66,7 +66,7 @@ def test_every_setting_is_a_flag_with_a_description_and_reaches_its_struct() -> 
         "early_burst": "9",
         "prefill_chunk": "64", "memory": "2gb", "frames": "3",
         "bind": "tcp://127.0.0.1:1", "keys": "k", "allow_plain": "true", "trace": "t", "log_file": "l",
-        "sessions_per_client": "2", "steps_per_s": "1.5", "bytes_per_s": "5000.0",
+        "sessions_per_client": "2", "steps_per_s": "1.5", "bytes_per_s": "5000.0", "draft_tokens_per_s": "40.0",
         "log_format": "json", "http": "9100", "http_bind": "0.0.0.0", "hang_s": "20.0",
         "cuda_graphs": "off", "api_keys": "a", "api_sessions": "2",
     }  # fmt: skip
