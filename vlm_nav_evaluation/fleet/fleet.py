@@ -207,8 +207,6 @@ class Fleet:
     """So many robots at one verifier; the same seed gives the same run."""
 
     def __init__(self, setting: Setting, robots: int, seed: int = 0) -> None:
-        if robots < 1:
-            raise ValueError(f"a fleet of {robots} robots; give at least 1")
         self.setting, self.timeline, self.log = setting, Timeline(), Log()
         system = setting.system
         limits = Limits(max_draft=MAX_DRAFT_TOKENS)

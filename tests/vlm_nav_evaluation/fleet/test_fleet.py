@@ -13,7 +13,7 @@ from speculation.wire import Idle
 from vlm_nav_evaluation.fleet import fleet as module
 from vlm_nav_evaluation.fleet.fleet import Fleet
 from vlm_nav_evaluation.fleet.systems import Drafting, Setting, System, Times
-from vlm_nav_evaluation.fleet.wisp import CLASSES, COSTS, systems, times_of
+from vlm_nav_evaluation.fleet.wisp import CLASSES, times_of
 from vlm_nav_evaluation.fleet.workload import Workload
 
 SHORT = Workload(((0.6, 0.2), (0.9, 0.05)), (0.5, 0.5), (8, 64), (4, 40))
@@ -78,15 +78,3 @@ def test_three_robots_by_hand(
     fleet.phases = (1.0, 1.0, 1.0)
     fleet.timeline.advance(ended + 0.001)
     assert [asked.ended for asked in fleet.log.asked[:3]] == pytest.approx([ended] * 3)
-
-
-def test_what_makes_no_sense_is_refused_by_name() -> None:
-    setting = Setting(systems()["central"], FLAT, SHORT)
-    with pytest.raises(ValueError, match="fleet of 0 robots"):
-        Fleet(setting, 0)
-    with pytest.raises(ValueError, match="server_depth = 9"):
-        system("fcfs", None, server_draft=4, server_depth=9)
-    with pytest.raises(ValueError, match="exclude each other"):
-        system("fcfs", Drafting(), server_draft=4, server_depth=2)
-    with pytest.raises(ValueError, match="draft_s = -1"):
-        Times("wrong", COSTS["main text"], draft_s=-1.0)
