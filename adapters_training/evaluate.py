@@ -138,14 +138,12 @@ def judge(score: Score, task: Task, text: str) -> None:
     score.stop[0] += named == task.action == "stop"
 
 
-def pick(
-    frames: Sequence[Frame], count: int, seed: int = 0, form: int = 2, asked: Naming | None = None
-) -> list[tuple[Frame, Task]]:
+def pick(frames: Sequence[Frame], count: int, form: int = 2, asked: Naming | None = None) -> list[tuple[Frame, Task]]:
     """Return up to `count` (frame, task) pairs, one per frame, about 30 % of them with the target out of view.
 
     Only what a model of this prompt form can be asked, and with `asked` instructions of this kind alone.
     """
-    rng = random.Random(seed)
+    rng = random.Random(0)
     fitting = [
         [task for task in frame.tasks if wording.fits(task, form) and asked in (None, Naming.of(task))]
         for frame in frames
@@ -158,7 +156,6 @@ def evaluate(
     vlm: Vlm,
     folder: Path,
     count: int,
-    seed: int = 0,
     show: int = 0,
     order: ResponseOrder = ResponseOrder.REASON_FIRST,
     constrained: bool = False,
@@ -171,7 +168,7 @@ def evaluate(
     session = VlmSession(vlm, 512)
     grammars = vlm.grammars() if constrained else None
     form, score = wording.form_of(vlm.folder), Score()
-    questions = pick(list(read_frames(folder)), count, seed, form, asked)
+    questions = pick(list(read_frames(folder)), count, form, asked)
     if not questions:
         kind = f" of the kind {asked.value!r}" if asked is not None else ""
         raise ValueError(

@@ -35,15 +35,15 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
     }
 
 
-def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
-    """Return (lower end, median, upper end) of a confidence interval of the median, whatever the distribution.
+def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return (lower end, median, upper end) of the 95 % confidence interval of the median, whatever the distribution.
 
     The ends are order statistics: half of the distribution lies below the median, so the number of values below it is
     binomial. Fewer than six values have no such interval at 95 %; their minimum and maximum are returned then.
     """
     ranked, count = sorted(values), len(values)
     at_most = accumulate(comb(count, below) / 2.0**count for below in range(count // 2))
-    rank = max(1, sum(chance <= (1.0 - confidence) / 2.0 for chance in at_most))
+    rank = max(1, sum(chance <= 0.025 for chance in at_most))
     return ranked[rank - 1], median(ranked), ranked[count - rank]
 
 

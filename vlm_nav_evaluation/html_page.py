@@ -47,10 +47,10 @@ def write_page(path: Path, title: str, sections: Sequence[Section], lead: Sequen
     return path
 
 
-def png(figure: Figure, dpi: int = 110) -> bytes:
+def png(figure: Figure) -> bytes:
     """Return a figure as PNG."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, dpi=dpi, bbox_inches="tight", facecolor="white")
+    figure.savefig(buffer, dpi=110, bbox_inches="tight", facecolor="white")
     return buffer.getvalue()
 
 

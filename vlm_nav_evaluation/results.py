@@ -52,14 +52,14 @@ def mark_busy(options: argparse.Namespace) -> None:
             print(words, file=sys.stderr)
 
 
-def provenance(options: argparse.Namespace, synthetic: bool = False) -> dict[str, Any]:
+def provenance(options: argparse.Namespace) -> dict[str, Any]:
     """Return what a result has to name: commit, machine, and the fingerprints of the pair of models.
 
-    It has `busy`, a share, where `mark_busy` found that much. synthetic: no model answered. Raises ValueError or
-    OSError for a model folder that cannot be read.
+    It has `busy`, a share, where `mark_busy` found that much. Raises ValueError or OSError for a model folder that
+    cannot be read.
     """
     folders = {name: getattr(options, f"{name}_model", None) for name in ("target", "draft")}
-    pair = {name: folder_fingerprint(Path(folder)) for name, folder in folders.items() if folder and not synthetic}
+    pair = {name: folder_fingerprint(Path(folder)) for name, folder in folders.items() if folder}
     about = {"commit": commit(), "machine": machine(), "pair": pair}
     return about | ({"busy": options.busy} if getattr(options, "busy", 0.0) > BUSY_SHARE else {})
 

@@ -58,9 +58,9 @@ MS = 1e3
 """Factor of a column in milliseconds."""
 
 
-def spread_columns(name: str, unit: str = "ms", form: str = ".0f", factor: float = MS) -> tuple[Column, ...]:
+def spread_columns(name: str, unit: str = "ms", form: str = ".0f") -> tuple[Column, ...]:
     """Return the columns min, median and max of a spread."""
-    return tuple(Column(f"{each} {unit}", f"{name}.{each}", form, factor) for each in ("min", "median", "max"))
+    return tuple(Column(f"{each} {unit}", f"{name}.{each}", form, MS) for each in ("min", "median", "max"))
 
 
 def cells_of(head: str, figures: Mapping[str, Mapping[str, Any]], columns: Sequence[Column]) -> list[list[str]]:

@@ -48,7 +48,7 @@ class HeadVerdicts:
     agreed: npt.NDArray[np.bool_]
     """[L, V], whether it committed the target's tokens."""
 
-    def tables(self, layers: Sequence[int], bins: int = BINS) -> dict[int, Reliability]:
+    def tables(self, layers: Sequence[int]) -> dict[int, Reliability]:
         """Return the reliability table of every layer's verdicts. Raises ValueError for an exit without any."""
         tables = {}
         for index, layer in enumerate(layers):
@@ -56,7 +56,7 @@ class HeadVerdicts:
             if not spoke.any():
                 raise ValueError(f"exit {layer} had no verdict: ask more prompts or list more tokens")
             tables[layer] = measure_reliability(
-                self.confidence[index, spoke].tolist(), self.agreed[index, spoke].tolist(), bins
+                self.confidence[index, spoke].tolist(), self.agreed[index, spoke].tolist(), BINS
             )
         return tables
 

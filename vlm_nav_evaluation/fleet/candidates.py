@@ -31,9 +31,9 @@ class Candidates:
     """How many positions are of each kind."""
     stay: float = 0.0
 
-    def workload(self, answer: int, prompt: int = 1, seed: int = 0) -> Workload:
+    def workload(self, answer: int, prompt: int = 1) -> Workload:
         """Return requests whose answers have so many tokens."""
-        return Workload(self.kinds, self.shares, (prompt, prompt), (answer, answer), seed=seed, stay=self.stay)
+        return Workload(self.kinds, self.shares, (prompt, prompt), (answer, answer), stay=self.stay)
 
     def scaled(self, power: float) -> Candidates:
         """Return a better or a worse pair of models: the chance that none of the first k is right, to a power."""

@@ -136,7 +136,6 @@ def edge_run(
     model: Candidates,
     batch: int,
     name: str,
-    exits: tuple[Exit, ...] = (),
     *,
     cohorts: int = 2,
     rtt_s: float = RTT,
@@ -145,10 +144,10 @@ def edge_run(
 ) -> Run:
     """Return robots in two cohorts, one of `EDGES`: they draft while the verifier works for the others.
 
-    exits: in place of the one that "ours, exits" has. cohorts: 1 where it works for nobody else. depth: of a draft; by
+    cohorts: 1 where it works for nobody else. depth: of a draft; by
     the paper's rule where it is None.
     """
-    exits = exits or ((EXIT,) if name == OURS[1] else ())
+    exits = (EXIT,) if name == OURS[1] else ()
     more = 1.0 + EXIT_COST * len(exits)
     levels = depth or min(TREE, depth_of(more * pass_s(pair, batch), rtt_s, draft_s))
     ahead = name in (SPECEDGE, *OURS, ORACLE)
