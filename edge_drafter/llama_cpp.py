@@ -38,7 +38,7 @@ from speculation.vlm.gguf_file import check_eyes, check_language_model, read_met
 from speculation.vlm.gguf_tokenizer import gguf_processor
 from speculation.vlm.positions import Ints
 from speculation.vlm.processing import MERGE, PATCH, Processor
-from speculation.vlm.session import check_parents
+from speculation.vlm.session import check_parents, check_path, descendants
 from speculation.vlm.settings import ModelSettings
 from speculation.wire import MAX_END_TOKENS, ROOT, Jpegs, Thinking
 
@@ -471,8 +471,8 @@ class LlamaCppSession:
         Raises ValueError, with nothing changed, for a path that is no chain or a token outside the vocabulary.
         """
         self._check_token(next_token)
-        end = self._check_path(path)
-        nodes = self._nodes
+        nodes, parents = self._nodes, [each.parent for each in self._nodes]
+        end = check_path(path, parents)
         root = next((n for n, each in enumerate(nodes) if (each.parent, each.token) == (end, next_token)), None)
         taken = [*path, *([] if root is None else [root])]
         if taken:
@@ -483,7 +483,7 @@ class LlamaCppSession:
             self._pending.append(next_token)
             self._root, kept, renamed = None, list[int](), dict[int, int]()
         else:
-            self._root, kept = nodes[root].logits, self._descendants(root)
+            self._root, kept = nodes[root].logits, descendants(root, parents)
             renamed = {root: ROOT} | {node: index for index, node in enumerate(kept)}
         self._nodes = [replace(nodes[node], parent=renamed[nodes[node].parent]) for node in kept]
         self._release({each.sequence for each in nodes} - {each.sequence for each in self._nodes})
@@ -658,21 +658,6 @@ class LlamaCppSession:
     def _check_token(self, token: int) -> None:
         if not 0 <= token < self.model.vocabulary:
             raise ValueError(f"token {token} is outside the vocabulary 0..{self.model.vocabulary - 1}")
-
-    def _check_path(self, path: Sequence[int]) -> int:
-        end = ROOT
-        for node in path:
-            if not 0 <= node < self.node_count or self._nodes[node].parent != end:
-                raise ValueError(f"node {node} does not follow node {end}: a committed path is a chain from the root")
-            end = node
-        return end
-
-    def _descendants(self, node: int) -> list[int]:
-        below = {node}
-        for child in range(node + 1, self.node_count):
-            if self._nodes[child].parent in below:
-                below.add(child)
-        return sorted(below - {node})
 
 
 def _is_text(item: tuple[Any, int | bytes]) -> bool:

@@ -88,12 +88,6 @@ class DecodingStats:
         return self.tokens / self.rounds if self.rounds else 0.0
 
     @property
-    def hit_rate(self) -> float:
-        """Hits / (hits + misses); 0 before the first."""
-        judged = self.hits + self.misses
-        return self.hits / judged if judged else 0.0
-
-    @property
     def per_token_s(self) -> float:
         """Seconds per committed token."""
         return self.total_s / self.tokens if self.tokens else 0.0

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from operator import add, sub
 from typing import NamedTuple
 
 import numpy as np
@@ -39,40 +40,20 @@ class Load(NamedTuple):
     @classmethod
     def total(cls, loads: Iterable[Load]) -> Load:
         """Return the load of a pass over all of these."""
-        rows = new = interactions = cached = scored = 0
-        for load in loads:
-            rows += load.rows
-            new += load.new
-            interactions += load.interactions
-            cached += load.cached
-            scored += load.scored
-        return cls(rows, new, interactions, cached, scored)
+        return cls(*map(sum, zip(*loads, strict=True)))
 
     @property
     def mean(self) -> Load:
         """One row of the mean size, rounded down."""
-        rows = self.rows
-        return Load(1, self.new // rows, self.interactions // rows, self.cached // rows, self.scored // rows)
+        return Load(*(part // self.rows for part in self))
 
     def __add__(self, other: Load) -> Load:  # type: ignore[override]
         """Return the load of both in one pass."""
-        return Load(
-            self.rows + other.rows,
-            self.new + other.new,
-            self.interactions + other.interactions,
-            self.cached + other.cached,
-            self.scored + other.scored,
-        )
+        return Load(*map(add, self, other))
 
     def __sub__(self, other: Load) -> Load:
         """Return what else is in a pass with this load."""
-        return Load(
-            self.rows - other.rows,
-            self.new - other.new,
-            self.interactions - other.interactions,
-            self.cached - other.cached,
-            self.scored - other.scored,
-        )
+        return Load(*map(sub, self, other))
 
 
 NO_LOAD = Load()

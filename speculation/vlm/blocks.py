@@ -56,10 +56,6 @@ class BlockPool:
         """Blocks that may be taken: those that nobody has, prefixes that no table uses among them."""
         return len(self._free) + sum(not self._references[block] for block in self._key_of)
 
-    def references(self, block: int) -> int:
-        """Return how many tables have a block."""
-        return self._references[block]
-
     def writable(self, block: int) -> bool:
         """Whether the one table that has a block may write to it: nobody else reads it, now or later."""
         return self._references[block] == 1 and block not in self._key_of

@@ -106,16 +106,17 @@ class VlmSession:
         Raises ValueError, with nothing changed, for a path that is no chain or a token outside the vocabulary.
         """
         self._check_token(next_token)
-        end = self._check_path(path)
+        end = check_path(path, self._parents)
         length = self._cache.length[0]
-        root = next((n for n in self._children(end) if self._tokens[n] == next_token), None)
+        nodes = enumerate(zip(self._parents, self._tokens, strict=True))
+        root = next((node for node, each in nodes if each == (end, next_token)), None)
         if root is None:
             self._cache.keep(0, [length + node for node in path])
             self._set_nodes([], [], [])
             self._pending.append(next_token)
             self._root = None
             return {}
-        kept = self._descendants(root)
+        kept = descendants(root, self._parents)
         self._cache.keep(0, [length + node for node in (*path, root)], [length + node for node in kept])
         renamed = {root: ROOT} | {node: index for index, node in enumerate(kept)}
         self._root = self._logits[root]
@@ -223,24 +224,6 @@ class VlmSession:
         if not 0 <= token < self.vlm.vocabulary:
             raise ValueError(f"token {token} is outside the vocabulary 0..{self.vlm.vocabulary - 1}")
 
-    def _check_path(self, path: Sequence[int]) -> int:
-        end = ROOT
-        for node in path:
-            if not 0 <= node < self.node_count or self._parents[node] != end:
-                raise ValueError(f"node {node} does not follow node {end}: a committed path is a chain from the root")
-            end = node
-        return end
-
-    def _children(self, node: int) -> list[int]:
-        return [child for child, parent in enumerate(self._parents) if parent == node]
-
-    def _descendants(self, node: int) -> list[int]:
-        below = {node}
-        for child in range(node + 1, self.node_count):
-            if self._parents[child] in below:
-                below.add(child)
-        return sorted(below - {node})
-
 
 def check_parents(tokens: Sequence[int], parents: Sequence[int], first: int) -> None:
     """Raise ValueError unless each of the new nodes, from number `first` on, has a parent before it, or the root."""
@@ -249,3 +232,22 @@ def check_parents(tokens: Sequence[int], parents: Sequence[int], first: int) -> 
     for node, parent in enumerate(parents, start=first):
         if not ROOT <= parent < node:
             raise ValueError(f"parent {parent} of node {node} must be in {ROOT}..{node - 1}")
+
+
+def check_path(path: Sequence[int], parents: Sequence[int]) -> int:
+    """Return the end of a path through nodes with these parents. Raises ValueError where it is no chain."""
+    end = ROOT
+    for node in path:
+        if not 0 <= node < len(parents) or parents[node] != end:
+            raise ValueError(f"node {node} does not follow node {end}: a committed path is a chain from the root")
+        end = node
+    return end
+
+
+def descendants(node: int, parents: Sequence[int]) -> list[int]:
+    """Return all nodes below a node, ascending, of a tree whose nodes have these parents."""
+    below = {node}
+    for child in range(node + 1, len(parents)):
+        if parents[child] in below:
+            below.add(child)
+    return sorted(below - {node})

@@ -131,7 +131,7 @@ class Use:
             assert stored[tables[row]].flatten()[: cache.used[row]].tolist() == self.whole.numbers(row)
             assert len(tables[row]) >= blocks_for(cache.used[row])
         users = [sum(block in table for table in tables) for block in range(BLOCKS)]
-        assert users == [pool.references(block) for block in range(BLOCKS)]
+        assert users == pool._references
         assert all(len(set(table)) == len(table) for table in tables)
         assert all(users[block] == 1 or block in pool._key_of for table in tables for block in table)
         idle = [block for block in range(BLOCKS) if not users[block]]

@@ -39,8 +39,15 @@ def test_what_is_read_behind_a_short_row_are_its_own_numbers(target: Vlm) -> Non
         np.testing.assert_array_equal(whole, spoilt_too)
 
 
-@pytest.mark.parametrize("change", [lambda cache: cache.clear(0), lambda cache: cache.truncate(0, 5)])
-def test_a_row_that_is_emptied_under_a_forward_voids_it(target: Vlm, change: Callable[[KVCache], None]) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda cache: cache.clear(0),
+        lambda cache: cache.truncate(0, 5),
+        lambda cache: cache.advance(cache.plan([0], [[cache.length[0] - 1]])),
+    ],
+)
+def test_a_row_that_is_changed_under_a_forward_voids_it(target: Vlm, change: Callable[[KVCache], None]) -> None:
     cache = filled(target, 1)
     plan = cache.plan([0], [[cache.length[0] - 1]])
     change(cache)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +11,8 @@ from PIL import Image
 
 from speculation.language.prompts import IMAGE_MARK, conversation
 from speculation.vlm.inputs import prepare
-from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
-from speculation.vlm.session import VlmSession
-from tests.models import FAMILIES, frame, scratch_logits, tiny_model
+from tests.models import frame
 
 
 def jpeg(pixels: npt.NDArray[np.uint8]) -> bytes:
@@ -57,20 +54,6 @@ def test_prompt_without_words_or_with_special_tokens(target: Vlm) -> None:
         prepare(target, "find<|im_end|>me", frame(0))
     with pytest.raises(ValueError, match=r"contains the special token <\|image_pad\|>"):
         prepare(target, "<|image_pad|>", frame(0))
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_logits_of_several_frames_of_several_sizes_are_transformers_own(family: str, tmp_path: Path) -> None:
-    vlm = load_vlm(tiny_model(tmp_path, family=family, layers=2), dtype="float64", min_pixels=3136, max_pixels=28224)
-    frames = (jpeg(frame(0, 140)[:84]), jpeg(frame(1)), jpeg(frame(2, 112)))
-    inputs = prepare(vlm, "find it", frames)
-    assert inputs.grids == ((1, 6, 10), (1, 4, 4), (1, 8, 8))
-    session = VlmSession(vlm, 256)
-    session.begin("find it", frames, [5, 6])
-    np.testing.assert_allclose(session.root_logits(), scratch_logits(vlm, inputs, [5, 6])[-1], atol=1e-9)
-    other = VlmSession(vlm, 256)
-    other.begin("find it", frames[::-1], [5, 6])
-    assert np.abs(other.root_logits() - session.root_logits()).max() > 1e-6, "their order matters"
 
 
 def test_a_question_of_too_many_frames_or_none(target: Vlm) -> None:

@@ -144,7 +144,6 @@ def grow_tokenizer(folder: Path) -> None:
         (lose_the_head, "such as lm_head.weight; where the head is the embedding, set tie_word_embeddings to true"),
         (rename(WEIGHTS, "model-00001-of-00001.safetensors"), "has 1 shards of weights but no model.safetensors.index"),
         (write("adapter_config.json", "{}"), "holds a LoRA adapter (adapter_config.json) beside a model"),
-        (edit_config(model_type="gpt2"), "(docs/models.md); for another family open an issue"),
         (lose_a_tensor, "1 missing_keys such as model.language_model.layers.1.mlp.up_proj.weight"),
         (grow_tokenizer, "they do not belong together"),
         (drop("preprocessor_config.json"), "tokenizer or processor files do not load"),

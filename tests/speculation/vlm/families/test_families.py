@@ -186,7 +186,12 @@ def test_logits_that_are_no_numbers_are_refused(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize(
     ("kind", "words"),
-    [("internvl_chat", "whose name ends in -HF"), ("qwen3_5", "recurrent state"), ("gpt2", "open an issue")],
+    [
+        ("idefics3", "take SmolVLM2"),
+        ("internvl_chat", "whose name ends in -HF"),
+        ("qwen3_5", "recurrent state"),
+        ("gpt2", "open an issue"),
+    ],
 )
 def test_what_is_not_known_says_what_to_do(kind: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
