@@ -175,11 +175,13 @@ def test_silence_and_deactivation_stop_the_robot_and_ros_time_that_stands_still_
 
 
 @pytest.fixture
-def node(ros: None) -> Iterator[ActionExecutor]:
+def node() -> Iterator[ActionExecutor]:
     """Return the node in this process, without an executor of rclpy's."""
+    rclpy.init(args=["--ros-args", "-p", "stamped_cmd_vel:=true"])
     made = ActionExecutor()
     yield made
     made.destroy_node()
+    rclpy.shutdown()
 
 
 @pytest.fixture
@@ -227,7 +229,7 @@ def test_the_stop_goes_out_before_its_reason_is_logged(
     logger = SimpleNamespace(**{each: lambda *_, **__: done.append("log") for each in ("info", "warning", "error")})
     with monkeypatch.context() as patch:
         patch.setattr(node, "get_logger", lambda: logger)
-        patch.setattr(node, "_twists", SimpleNamespace(publish=lambda twist: done.append(f"{twist.linear.x:g}")))
+        patch.setattr(node, "_twists", SimpleNamespace(publish=lambda sent: done.append(f"{sent.twist.linear.x:g}")))
         patch.setattr(clock, "monotonic", lambda: 100.21)
         node._tick()
     assert done[0] == "0" and "log" in done

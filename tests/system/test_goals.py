@@ -65,7 +65,7 @@ def test_while_the_verifier_is_away_the_draft_model_drives_slowly_and_the_goal_g
     assert finish(turning, goal).cancelled
 
 
-@pytest.mark.parametrize("victim", ["vlm_nav", "action_executor"])
+@pytest.mark.parametrize("victim", ["action_executor", "vlm_nav"])
 def test_a_node_that_dies_in_mid_motion_leaves_a_standing_robot(turning: Robot, victim: str) -> None:
     goal = turning.send()
     until(lambda: turning.observer.speed > 0.2, "robot turns")
