@@ -74,7 +74,7 @@ PROGRAMS = {
                     f"{BARS} --seeds 20000-20049 --cases {CASES}",
                     quick=f"{BARS} --seeds 20000-20001 --cases easy", result="bars.json"),
     "acting": Program("how long it stands, by mode, round trip and behaviour",
-                      f"{ACTING} --seeds 20000-20023 --behaviours wait,early,ahead",
+                      f"{ACTING} --seeds 20000-20011 --behaviours wait,early,ahead",
                       quick=f"{ACTING} --seeds 20000 --behaviours wait", result="acting.json"),
     "link_loss": Program("what stops it when a part of the system fails", "vlm_nav_evaluation link-loss",
                          quick="vlm_nav_evaluation link-loss --parts verifier --kinds kill", result="link_loss.json"),
