@@ -52,7 +52,7 @@ from speculation.vlm.transfer import Download, beside
 from speculation.wire import MAX_DRAFT_TOKENS, MAX_FRAME_PIXELS, MAX_FRAMES, Jpegs, Sight
 
 _log = logging.getLogger("cloud_verifier")
-Heads = TypeVar("Heads")
+_Heads = TypeVar("_Heads")
 
 _FREE_SHARE = 0.8
 """Of the free memory, for keys and values; the rest is for forwards."""
@@ -84,7 +84,7 @@ def find_encoder(config: ServerConfig, vlm: Vlm) -> FeatureEncoder | None:
     return encoder
 
 
-def _loaded(folder: Path | None, asked: Path | None, load: Callable[[Path], Heads], what: str) -> Heads | None:
+def _loaded(folder: Path | None, asked: Path | None, load: Callable[[Path], _Heads], what: str) -> _Heads | None:
     """Return what is in a folder; None where there is none, or what nobody has asked for does not load."""
     if folder is None:
         return None

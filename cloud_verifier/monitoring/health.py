@@ -22,7 +22,7 @@ class Health(ABC):
     """Knows what the pages of `--http` show of a process. It hangs where it gave no sign for `hang_s` seconds."""
 
     who, remedy = "", ""
-    """What gives signs, and what to do where there are none."""
+    """`who` gives signs; `remedy` says what to do when there are none."""
     more_pages: Mapping[str, Callable[[], Any]] = {}
     """What further pages show as JSON, by their path."""
 

@@ -36,22 +36,34 @@ def test_settings_are_named_each_with_its_own_line() -> None:
     assert [line.level for line in doctor.settings(GO2, values())] == [Level.OK]
 
 
+CYCLONE = '<CycloneDDS><Domain><General><Interfaces><NetworkInterface name="{}"/></Interfaces></General></Domain>'
+CYCLONE += "</CycloneDDS>"
+FAST = "<dds><profiles><transport_descriptors><transport_descriptor><interfaceWhiteList><address>{}</address>"
+FAST += "</interfaceWhiteList></transport_descriptor></transport_descriptors></profiles></dds>"
+
+
 @pytest.mark.parametrize(
-    ("given", "environment", "words"),
+    ("given", "variable", "held", "words"),
     [
-        ({"camera": "multicast", "camera_interface": "lo"}, {}, ""),
-        (
-            {"camera": "multicast", "camera_interface": "eth77"},
-            {},
-            "camera_interface: interface 'eth77' does not exist; name the one",
-        ),
-        ({"camera": "multicast"}, {}, "camera_interface: interface is empty; name the one"),
-        ({}, {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}, "keeps ROS on this machine"),
-        ({}, {"ROS_LOCALHOST_ONLY": "1"}, "keeps ROS on this machine"),
+        ({}, "CYCLONEDDS_URI", CYCLONE.format("lo"), ""),
+        ({}, "CYCLONEDDS_URI", CYCLONE.format("eth77"), "CYCLONEDDS_URI names eth77, which this machine does not have"),
+        ({}, "CYCLONEDDS_URI", "<CycloneDDS", "CYCLONEDDS_URI cannot be read"),
+        ({}, "CYCLONEDDS_URI", "file:///nope/cyclonedds.xml", "/nope/cyclonedds.xml"),
+        ({}, "FASTDDS_DEFAULT_PROFILES_FILE", FAST.format("127.0.0.1"), ""),
+        ({}, "FASTRTPS_DEFAULT_PROFILES_FILE", FAST.format("192.168.123.99"), "names 192.168.123.99, which this"),
+        ({"camera": "multicast", "camera_interface": "eth77"}, "X", "", "camera_interface names eth77"),
+        ({"camera": "multicast"}, "X", "", "camera:=multicast needs camera_interface:=NAME, one of "),
+        ({}, "ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST", "keeps ROS on this machine"),
+        ({}, "ROS_LOCALHOST_ONLY", "1", "keeps ROS on this machine"),
     ],
 )
-def test_what_is_wrong_with_the_network_is_told(given: dict[str, str], environment: dict[str, str], words: str) -> None:
-    lines = list(doctor.network(environment, values(**given)))
+def test_interfaces_that_settings_name_must_be_there(
+    tmp_path: Path, given: dict[str, str], variable: str, held: str, words: str
+) -> None:
+    if variable.startswith("FAST"):
+        (tmp_path / "fast.xml").write_text(held)
+        held = str(tmp_path / "fast.xml")
+    lines = list(doctor.network({variable: held}, values(**given)))
     assert [line.level is Level.OK for line in lines] == [not words]
     assert words in lines[0].message
 

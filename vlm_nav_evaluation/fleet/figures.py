@@ -19,7 +19,7 @@ _STRIDE = 0.15
 
 @dataclass(frozen=True)
 class Window:
-    """When is measured, in seconds from the start."""
+    """Holds between which times a run is measured, in seconds from its start."""
 
     begin: float = 20.0
     end: float = 60.0

@@ -144,8 +144,8 @@ def edge_run(
 ) -> Run:
     """Return robots in two cohorts, one of `EDGES`: they draft while the verifier works for the others.
 
-    cohorts: 1 where it works for nobody else. depth: of a draft; by
-    the paper's rule where it is None.
+    cohorts: 1 where it works for nobody else.
+    depth: levels of a draft; by the paper's rule where it is None.
     """
     exits = (EXIT,) if name == OURS[1] else ()
     more = 1.0 + EXIT_COST * len(exits)

@@ -64,7 +64,7 @@ class System:
 
 @dataclass(frozen=True)
 class Times:
-    """How long everything takes."""
+    """Says how long passes, drafts and the link take, in seconds."""
 
     name: str
     cost: PassCost

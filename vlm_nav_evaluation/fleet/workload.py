@@ -34,7 +34,7 @@ class Predictor:
 
 @dataclass(frozen=True)
 class Workload:
-    """How requests are sampled."""
+    """Says how requests and their answers are sampled."""
 
     kinds: tuple[tuple[float, ...], ...] = ((0.7322,),)
     """Chance that the draft model's first, second, ... candidate is the target's token, for each kind of answer

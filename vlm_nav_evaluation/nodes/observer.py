@@ -89,7 +89,8 @@ class Observer:
 
     def __exit__(self, *_: object) -> None:
         self._end.set()
-        self._thread.join(timeout=5.0)
+        # Without a limit: what the thread waits on must outlive it, however slow the machine is.
+        self._thread.join()
         self._goals.destroy()
         self.node.destroy_node()
         if self._inits:

@@ -1,4 +1,4 @@
-"""How long everything takes on virtual time: a frozen declaration, from a device profile or from a paper's table."""
+"""Declares how long everything takes on virtual time, from a device profile or from a paper's table."""
 
 from __future__ import annotations
 

@@ -113,11 +113,11 @@ class Source(Protocol):
     """A camera, checked, that can be opened again and again. While it is open one thread uses it."""
 
     name: str
-    """Its name in logs, e.g. multicast 230.1.1.1:1720 on eth0."""
+    """Names it in logs, e.g. multicast 230.1.1.1:1720 on eth0."""
     advice: str
-    """What to check when no frames come."""
+    """Says what to check when no frames come."""
     waiting: str
-    """What it waits for while no frame comes, in words."""
+    """Says what it waits for while no frame comes."""
 
     def open(self) -> None:
         """Open it. Raises OSError or RuntimeError where that fails."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import shutil
 import socket
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
+from xml.etree import ElementTree
 
 import msgspec
 import numpy.typing as npt
@@ -23,7 +25,6 @@ from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.draft_models import free_memory, load_draft
 from edge_drafter.question import VerifierLost
 from edge_drafter.settings import EdgeConfig
-from spec_vlm_nav.cameras.multicast import address_of
 from spec_vlm_nav.diagnostics import Arrivals, Level, Status
 from spec_vlm_nav.graph import EDGE
 from spec_vlm_nav.motion import LAG_LIMIT_S
@@ -46,6 +47,9 @@ CLOCKS_S, OTHER_CLOCK_S = 0.5, 10.0
 SET_CLOCKS = "set both clocks by NTP"
 REFUSED_BY_LOAD = (ValueError, OSError, ImportError, RuntimeError)
 _UNSYNCHRONISED, _STATUS_AT = 0x40, 40
+NETWORKS = Path("/sys/class/net")
+PROFILES = ("CYCLONEDDS_URI", "FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")
+"""Variables that name a middleware's settings: a file, of CycloneDDS also the text itself."""
 
 
 def settings(graph: Graph, values: Mapping[str, str]) -> Iterator[Status]:
@@ -79,19 +83,14 @@ def space(folder: Path) -> Iterator[Status]:
 
 
 def network(environment: Mapping[str, str], values: Mapping[str, str]) -> Iterator[Status]:
-    """Give what is wrong with the camera's network interface, and whether ROS is kept on this machine."""
-    found: list[Status] = []
-    if values.get("camera") == "multicast":
-        try:
-            address_of(values["camera_interface"])
-        except ValueError as error:
-            found.append(Status("network", Level.ERROR, f"camera_interface: {error}"))
+    """Give what is wrong with the network interfaces that arguments and the middleware's settings name."""
+    found = [Status("network", Level.ERROR, each) for each in _network_problems(environment, values)]
     reach = environment.get("ROS_AUTOMATIC_DISCOVERY_RANGE", "").upper()
     if reach in ("LOCALHOST", "OFF") or environment.get("ROS_LOCALHOST_ONLY") == "1":
         variable = "ROS_AUTOMATIC_DISCOVERY_RANGE" if reach in ("LOCALHOST", "OFF") else "ROS_LOCALHOST_ONLY"
         words = f"{variable} keeps ROS on this machine: for a robot on a cable export ROS_AUTOMATIC_DISCOVERY_RANGE="
         found.append(Status("network", Level.WARN, f"{words}SUBNET ROS_LOCALHOST_ONLY=0"))
-    up = ", ".join(name for _, name in socket.if_nameindex() if name != "lo")
+    up = ", ".join(name for name in _interfaces() if name != "lo")
     yield from found or [Status("network", Level.OK, f"interfaces {up or 'lo only'}")]
 
 
@@ -126,6 +125,65 @@ def _verifier(address: str, config: EdgeConfig, draft: Any) -> Status:
     finally:
         if decoder is not None:
             decoder.close()
+
+
+def _network_problems(environment: Mapping[str, str], values: Mapping[str, str]) -> Iterator[str]:
+    here = _interfaces()
+    multicast = values.get("camera") == "multicast"
+    named = [("camera_interface", values["camera_interface"])] if multicast and values["camera_interface"] else []
+    if multicast and not named:
+        yield f"camera:=multicast needs camera_interface:=NAME, one of {', '.join(here)}"
+    for variable in PROFILES:
+        try:
+            named += [(variable, each) for each in _named_in(environment.get(variable, ""))]
+        except (ValueError, OSError, ElementTree.ParseError) as error:
+            yield f"{variable} cannot be read: {error}; correct the file, or unset the variable"
+    for where, name in named:
+        if name not in here and name not in _addresses(here):
+            yield f"{where} names {name}, which this machine does not have: take one of {', '.join(here)} (ip -br addr)"
+        elif name in here and _is_down(name):
+            yield f"{where} names {name}, which is down: look at its cable, then ip link set {name} up"
+
+
+def _named_in(setting: str) -> list[str]:
+    """Return the interfaces and addresses that a middleware's settings limit it to. Raises OSError, ParseError."""
+    found: list[str] = []
+    # CycloneDDS takes several, separated by commas, each over the ones before.
+    for part in [setting] if setting.lstrip().startswith("<") else filter(None, setting.split(",")):
+        text = part if part.lstrip().startswith("<") else Path(part.removeprefix("file://")).read_text("utf-8")
+        for each in ElementTree.fromstring(text.strip()).iter():
+            tag = each.tag.rpartition("}")[2]
+            words = [each.get("name"), each.get("address")] if tag == "NetworkInterface" else []
+            if tag == "NetworkInterfaceAddress":
+                words += (each.text or "").split(",")
+            if tag in ("interfaceWhiteList", "interfaces"):
+                words += [child.text or child.get("name") for child in each]
+            found += [word.strip() for word in words if word and word.strip() and word.strip() != "auto"]
+    return found
+
+
+def _interfaces() -> list[str]:
+    return [name for _, name in socket.if_nameindex()]
+
+
+def _addresses(names: list[str]) -> set[str]:
+    """Return the IPv4 addresses of interfaces."""
+    found = {"127.0.0.1"}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for name in names:
+            try:
+                answer = fcntl.ioctl(probe, 0x8915, name.encode()[:15].ljust(256, b"\0"))  # SIOCGIFADDR
+                found.add(socket.inet_ntoa(answer[20:24]))
+            except OSError:  # it has none
+                continue
+    return found
+
+
+def _is_down(name: str) -> bool:
+    try:
+        return (NETWORKS / name / "operstate").read_text().strip() == "down"
+    except OSError:
+        return False
 
 
 def _enough(name: str, free: int, least: int, good: int, advice: str) -> Status:
