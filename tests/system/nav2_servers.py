@@ -52,6 +52,8 @@ class Nav2Servers(Node):
         ]
 
     def on_odometry(self, message: Odometry) -> None:
+        if self.pose is None:
+            put("odometry")
         at, turn = message.pose.pose.position, message.pose.pose.orientation
         self.pose = at.x, at.y, yaw_of(turn.x, turn.y, turn.z, turn.w)
 

@@ -136,7 +136,7 @@ def test_the_example_goes_to_a_pose_finds_an_object_by_words_and_returns(
     puppet = Puppet(namespace)
     try:
         with started(*NAV2, *within, "-p", f"obstacle:={obstacle}") as nav2, started(*FIND_SERVER, *within) as find:
-            until(lambda: nav2.has("up") and find.has("up"), "both servers are up")
+            until(lambda: nav2.has("odometry") and find.has("up"), "both servers are up, and nav2's knows where it is")
             command = [sys.executable, str(EXAMPLE), "0.8", "0", "0", what, *within]
             got = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     finally:
