@@ -76,12 +76,16 @@ PROGRAMS = {
     "acting": Program("how long it stands, by mode, round trip and behaviour",
                       f"{ACTING} --seeds 20000-20011 --behaviours wait,early,ahead",
                       quick=f"{ACTING} --seeds 20000 --behaviours wait", result="acting.json"),
+    "acting_dead_link": Program("DEGRADED against HOLD while the link is dead for a part of the time",
+                      f"{ACTING} --seeds 20000-20049 --target random --modes full --rtt-ms 40 --behaviours ahead,hold"
+                      " --dead 3/15,10/30,30/60", quick=f"{ACTING} --seeds 20000 --behaviours hold --dead 3/15",
+                      result="acting_dead_link.json"),
     "link_loss": Program("what stops it when a part of the system fails", "vlm_nav_evaluation link-loss",
                          quick="vlm_nav_evaluation link-loss --parts verifier --kinds kill", result="link_loss.json"),
 }  # fmt: skip
 FIGURES = ("exactness", "tune", "tune_fast_server", "latency", "latency_raw", "peers", "sampling", "robots",
            "robots_declared", "fleet", "fleet_mixed", "fleet_parts", "ablation", "picospec", "break_even", "bars",
-           "acting", "link_loss")  # fmt: skip
+           "acting", "acting_dead_link", "link_loss")  # fmt: skip
 """What `make figures` makes anew: the figures of README, and those of pages that need no training and no GPU."""
 
 

@@ -1,7 +1,8 @@
 """`acting`: does faster decoding make a better robot? Episodes on virtual time in which the robot acts on its answers.
 
 `wait` acts on whole answers, reasons first; `wait-action` on whole answers, action first; `early` begins a motion once
-its kind is committed; `ahead` also asks the next question while it moves.
+its kind is committed; `ahead` also asks the next question while it moves, as the robot does; `hold` is `ahead` that
+stands while the link is dead, where the others let the draft model decide (DEGRADED).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -19,6 +21,7 @@ from typing import Any
 import msgspec
 
 from edge_drafter import DraftingConfig, Mode
+from spec_vlm_nav.link_monitor import LinkLimits
 from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.language.grammar import CONSTRAINED, FREE
@@ -27,7 +30,7 @@ from speculation.progress import progress
 from vlm_nav_evaluation.closed_loop.command import RANDOM, add_processes
 from vlm_nav_evaluation.closed_loop.scores import LEVELS, spl, wilson
 from vlm_nav_evaluation.closed_loop.timelines import Timelines
-from vlm_nav_evaluation.closed_loop.virtual_robot import ActingEpisode, VirtualRobot, run_acting
+from vlm_nav_evaluation.closed_loop.virtual_robot import ALWAYS_UP, ActingEpisode, VirtualRobot, run_acting
 from vlm_nav_evaluation.experiment.run import Question
 from vlm_nav_evaluation.journal import Journal
 from vlm_nav_evaluation.options import add_edge_flags, add_pair, add_resumable_out, milliseconds, seeds, several
@@ -49,6 +52,7 @@ BEHAVIOURS = {
     "wait-action": NavigatorConfig(LAST, act_early=False, look_ahead=False, time_allowance_s=TIME_S),
     "early": NavigatorConfig(LAST, look_ahead=False, time_allowance_s=TIME_S),
     "ahead": NavigatorConfig(LAST, time_allowance_s=TIME_S),
+    "hold": NavigatorConfig(LAST, time_allowance_s=TIME_S, link=LinkLimits(degraded_s=0.0)),
 }
 FIRST_SEED = 1_000_003
 """A room that no episode is in, for the first answer of every decoder."""
@@ -68,8 +72,8 @@ COLUMNS = (
 
 DASHES = {"wait": ":", "early": "--", "ahead": "-"}
 """Line styles by behaviour."""
-Case = tuple[str, str, float]
-"""A behaviour, a mode and a round trip in milliseconds."""
+Case = tuple[str, str, float, str]
+"""A behaviour, a mode, a round trip in milliseconds, and how the link is dead."""
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -81,7 +85,10 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--target", default="silver bottle", help="object to find; random: each room's own")
     line.add_argument("--modes", type=several(modes), default=["cloud", "sd", "full"])
     line.add_argument("--rtt-ms", type=milliseconds, default=[0.0, 40.0, 200.0], metavar="MS[,MS]", help="round trips")
-    line.add_argument("--behaviours", type=several(list(BEHAVIOURS)), default=list(BEHAVIOURS), help="default: all")
+    usual = [name for name in BEHAVIOURS if name != "hold"]
+    line.add_argument("--behaviours", type=several(list(BEHAVIOURS)), default=usual, help="default: all but hold")
+    dead = "dead seconds of every so many, e.g. 3/15,10/30 (default: never)"
+    line.add_argument("--dead", type=outages, default=[ALWAYS_UP], metavar="S/S[,S/S]", help=dead)
     times = f"go2_a100_scaled{WITH_COST}{DEFAULT_COST}"
     line.add_argument("--timings", default=times, help="declared times, and what loads cost (default: %(default)s)")
     add_pair(line)
@@ -102,10 +109,8 @@ def run(options: argparse.Namespace) -> int:
     )  # fmt: skip
     journal = Journal(options.out, "acting", {name: str(getattr(options, name)) for name in names}, options.restart)
     done = [msgspec.convert(piece, ActingEpisode) for piece in journal.pieces()]
-    known = {(each.seed, each.behaviour, each.mode, each.rtt_ms) for each in done}
-    cases = [
-        (behaviour, mode, rtt) for mode in options.modes for rtt in options.rtt_ms for behaviour in options.behaviours
-    ]
+    known = {(each.seed, *_case(each)) for each in done}
+    cases = list(product(options.behaviours, options.modes, options.rtt_ms, options.dead))
     missing = {seed: [case for case in cases if (seed, *case) not in known] for seed in options.seeds}
     jobs = [(seed, left, options) for seed, left in missing.items() if left]
     total = len(options.seeds) * len(cases)
@@ -115,7 +120,7 @@ def run(options: argparse.Namespace) -> int:
                 journal.add(asdict(episode))
                 done.append(episode)
                 bar.update()
-    report(options, [each for each in done if each.seed in missing and each.behaviour in options.behaviours])
+    report(options, [each for each in done if each.seed in missing and _case(each) in cases])
     return 0
 
 
@@ -123,9 +128,12 @@ def report(options: argparse.Namespace, episodes: Sequence[ActingEpisode]) -> No
     """Print the table; write it, its figures and the plot."""
     rows = figures(episodes, shortest(options, {each.seed for each in episodes}))
     parts = []
-    for rtt in sorted({row["rtt_ms"] for row in rows}):
-        some = {f"{row['mode']}, {row['behaviour']}": row for row in rows if row["rtt_ms"] == rtt}
-        parts.append(f"round trip {rtt:g} ms\n{figures_table('mode, behaviour', some, COLUMNS)}")
+    for rtt, dead in dict.fromkeys((row["rtt_ms"], row["dead"]) for row in rows):
+        some = {
+            f"{row['mode']}, {row['behaviour']}": row for row in rows if (row["rtt_ms"], row["dead"]) == (rtt, dead)
+        }
+        when = "" if dead == ALWAYS_UP else ", dead for {} of every {} s".format(*dead.split("/"))
+        parts.append(f"round trip {rtt:g} ms{when}\n{figures_table('mode, behaviour', some, COLUMNS)}")
     about = provenance(options)
     parts.append(
         f"{options.difficulty} rooms, object: {options.target}, times: {options.timings} on virtual time"
@@ -133,10 +141,12 @@ def report(options: argparse.Namespace, episodes: Sequence[ActingEpisode]) -> No
     )
     text = "\n\n".join([*parts, about["machine"]])
     print(text)
-    (options.out / "acting.txt").write_text(text + "\n", encoding="utf-8")
+    stem = "acting" if options.dead == [ALWAYS_UP] else "acting_dead_link"
+    (options.out / f"{stem}.txt").write_text(text + "\n", encoding="utf-8")
     data = {**about, "timings": options.timings, "figures": rows}
-    write_json(options.out / "acting.json", data)
-    print(write_plot(options.out, rows))
+    write_json(options.out / f"{stem}.json", data)
+    if options.dead == [ALWAYS_UP]:
+        print(write_plot(options.out, rows))
 
 
 def write_plot(folder: Path, rows: Sequence[dict[str, Any]]) -> Path:
@@ -174,13 +184,13 @@ def figures(episodes: Sequence[ActingEpisode], shortest_m: dict[int, float]) -> 
     against `wait` of the same mode and round trip, in the same rooms. first_motion_s: median over all decisions, from
     the frame's time. ahead_share is of all questions.
     """
-    groups: dict[tuple[str, float, str], list[ActingEpisode]] = defaultdict(list)
+    groups: dict[Case, list[ActingEpisode]] = defaultdict(list)
     for each in episodes:
-        groups[each.mode, each.rtt_ms, each.behaviour].append(each)
+        groups[_case(each)].append(each)
     rows = []
-    for (mode, rtt, behaviour), some in groups.items():
+    for (behaviour, mode, rtt, dead), some in groups.items():
         found = [each for each in some if each.success]
-        waits = {each.seed: each.standing_s for each in groups.get((mode, rtt, "wait"), [])}
+        waits = {each.seed: each.standing_s for each in groups.get(("wait", mode, rtt, dead), [])}
         both = [each for each in some if each.seed in waits]
         waited = sum(waits[each.seed] for each in both)
         motions = [seconds for each in some for seconds in each.first_motion_s]
@@ -190,6 +200,7 @@ def figures(episodes: Sequence[ActingEpisode], shortest_m: dict[int, float]) -> 
             {
                 "mode": mode,
                 "rtt_ms": rtt,
+                "dead": dead,
                 "behaviour": behaviour,
                 "of": f"{len(found)}/{len(some)}",
                 "found": len(found),
@@ -206,7 +217,24 @@ def figures(episodes: Sequence[ActingEpisode], shortest_m: dict[int, float]) -> 
             }
         )
     order = list(BEHAVIOURS)
-    return sorted(rows, key=lambda row: (row["rtt_ms"], row["mode"], order.index(row["behaviour"])))
+    return sorted(rows, key=lambda row: (row["rtt_ms"], row["dead"], row["mode"], order.index(row["behaviour"])))
+
+
+def outages(text: str) -> list[str]:
+    """Read '3/15,10/30', dead seconds of every so many, each once; an argparse type."""
+    found = [word.strip() for word in text.split(",")]
+    for each in found:
+        try:
+            dead_s, every_s = map(float, each.split("/"))
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{each!r}: write dead seconds of every so many, e.g. 10/30") from None
+        if not 0.0 <= dead_s < every_s <= TIME_S:
+            raise argparse.ArgumentTypeError(f"{each!r}: a link is dead for a part of a time of at most {TIME_S:g} s")
+    return list(dict.fromkeys(found))
+
+
+def _case(episode: ActingEpisode) -> Case:
+    return episode.behaviour, episode.mode, episode.rtt_ms, episode.dead
 
 
 def room(options: argparse.Namespace, seed: int) -> Scene:
@@ -227,8 +255,8 @@ def run_room(seed: int, cases: Sequence[Case], options: argparse.Namespace) -> l
     timelines.forget()
     scene, objects = room(options, seed), Vocabulary.load(options.target_model)
     found = []
-    for behaviour, mode, rtt in cases:
-        robot = VirtualRobot(scene, timelines, mode, rtt / 1e3, objects)
+    for behaviour, mode, rtt, dead in cases:
+        robot = VirtualRobot(scene, timelines, mode, rtt / 1e3, objects, dead)
         found.append(run_acting(scene, behaviour, BEHAVIOURS[behaviour], robot, options.max_actions))
     return found
 

@@ -11,11 +11,14 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
-from edge_drafter import DecodingStats
-from speculation.language.grammar import CONSTRAINED, FREE
+from edge_drafter import DecodingStats, Mode
+from speculation.language.grammar import CONSTRAINED, FREE, grammar_for
+from speculation.sampling import GREEDY
+from speculation.vlm.inputs import as_sent
+from speculation.vlm.session import VlmSession
 from vlm_nav_evaluation.experiment.run import Arm, Question
 from vlm_nav_evaluation.virtual_time.backend import VirtualTime
-from vlm_nav_evaluation.virtual_time.record import Models, record
+from vlm_nav_evaluation.virtual_time.record import CAPACITY, Models, record
 from vlm_nav_evaluation.virtual_time.recording import Recording
 from vlm_nav_evaluation.virtual_time.timings import Timings
 
@@ -65,6 +68,18 @@ class Timelines:
         if known is None:
             known = self._answers[key, mode, rtt_s] = self._decoded(key, prompt, jpeg, mode, rtt_s)
         return known
+
+    def alone(self, prompt: str, jpeg: bytes) -> AnswerTimeline:
+        """Return what the draft model answers without a verifier. Raises ValueError for what is no image."""
+        draft, times = self._models.draft, self._timings
+        grammar = None
+        if self._how != FREE:
+            grammar = draft.grammars().of(grammar_for(prompt), draft.eos, draft.thinking)
+        session = VlmSession(draft, CAPACITY)
+        greedy = session.sampled(prompt, as_sent(draft, jpeg), self._max_tokens, GREEDY, grammar=grammar)
+        tokens = [token for token, _ in greedy]
+        arrivals = [(times.edge_prefill_s + times.draft_s * count, 1) for count in range(1, len(tokens) + 1)]
+        return self._timeline(tokens, arrivals, DecodingStats(mode=Mode.EDGE.value))
 
     def forget(self) -> None:
         """Drop all answers, when a room's frames do not come back."""

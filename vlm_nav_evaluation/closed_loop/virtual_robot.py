@@ -8,9 +8,11 @@ asked in motion, cost and save what they would on the robot, and other work on t
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from edge_drafter.link import LinkState
+from edge_drafter import Mode
+from edge_drafter.link import LinkConfig, LinkState
 from edge_drafter.question import Cancelled, Reply
 from spec_vlm_nav.executor import Command, Executor, Report
 from spec_vlm_nav.messages import OUTCOME_OF, to_numbers
@@ -41,13 +43,29 @@ CAMERA_S = 1.0 / 8.0
 MOVES = 1e-3
 """A robot that is faster than this moves, m/s or rad/s."""
 GOAL = 1
+SILENCE_S = LinkConfig.silent_s
+ALWAYS_UP = "0/1"
+"""The link is dead for no second of every one."""
 
 
 class VirtualLink:
-    """The link's state as the robot would see it: a link that is always there."""
+    """The link as the robot sees it: dead for the last `dead_s` of every `every_s` seconds, and noticed as silence."""
 
-    state = str(LinkState.NOMINAL.value)
-    why = ""
+    why = "nothing received from the verifier"
+
+    def __init__(self, clock: Callable[[], float], dead_s: float, every_s: float) -> None:
+        self._clock = clock
+        self._up_s, self._every_s = every_s - dead_s, every_s
+
+    @property
+    def state(self) -> str:
+        dead_for = self._clock() % self._every_s - self._up_s
+        return str((LinkState.SILENT if dead_for >= SILENCE_S else LinkState.NOMINAL).value)
+
+    def carried_s(self) -> float:
+        """Return for how many seconds it has carried messages so far."""
+        periods, rest = divmod(self._clock(), self._every_s)
+        return periods * self._up_s + min(rest, self._up_s)
 
 
 class VirtualQuestion:
@@ -55,14 +73,15 @@ class VirtualQuestion:
 
     guess = ""
 
-    def __init__(self, timeline: AnswerTimeline, robot: VirtualRobot) -> None:
-        self._timeline, self._robot = timeline, robot
-        self._asked = robot.now
+    def __init__(self, timeline: AnswerTimeline, clock: Callable[[], float]) -> None:
+        """`clock` stands still while nothing can come."""
+        self._timeline, self._clock = timeline, clock
+        self._asked = clock()
         self._cancelled = False
 
     @property
     def _elapsed(self) -> float:
-        return self._robot.now - self._asked
+        return self._clock() - self._asked
 
     @property
     def committed(self) -> str:
@@ -108,9 +127,11 @@ class VirtualRobot:
         mode: str,
         rtt_s: float,
         objects: Vocabulary | None,
+        dead: str = ALWAYS_UP,
     ) -> None:
-        self.now = 0.0
-        self.link = VirtualLink()
+        """`dead`: for how many seconds of every how many the link is dead, e.g. 10/30."""
+        self.now, self.dead = 0.0, dead
+        self.link = VirtualLink(self.clock, *map(float, dead.split("/")))
         self.measured = Measured()
         self.world = World(scene)
         self.mode, self.rtt_s = mode, rtt_s
@@ -174,8 +195,10 @@ class VirtualRobot:
 
     def ask(self, prompt: str, jpeg: Jpegs, deadline_s: float, mode: str | None = None) -> VirtualQuestion:
         self.measured.questions += 1
-        timeline = self._timelines.answer(prompt, frames_of(jpeg)[-1], mode or self.mode, self.rtt_s)
-        return VirtualQuestion(timeline, self)
+        frame = frames_of(jpeg)[-1]
+        if mode == Mode.EDGE.value:
+            return VirtualQuestion(self._timelines.alone(prompt, frame), self.clock)
+        return VirtualQuestion(self._timelines.answer(prompt, frame, self.mode, self.rtt_s), self.link.carried_s)
 
     # -- the body
 
@@ -243,6 +266,8 @@ class ActingEpisode(Measured):
     outcome: str
     actions: int
     total_s: float
+    dead: str = ALWAYS_UP
+    """How the link was dead, as `acting --dead` has it."""
 
     @property
     def standing_s(self) -> float:
@@ -275,7 +300,7 @@ def run_acting(
             outcome = result.end.value if result.end is End.NOT_FOUND else result.message
         return ActingEpisode(
             behaviour=behaviour, mode=robot.mode, rtt_ms=1e3 * robot.rtt_s, seed=scene.seed, success=near,
-            outcome=outcome, actions=result.actions, total_s=robot.now, **vars(robot.measured),
+            outcome=outcome, actions=result.actions, total_s=robot.now, dead=robot.dead, **vars(robot.measured),
         )  # fmt: skip
     finally:
         robot.close()

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import math
 from typing import Any, cast
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edge_drafter import DecodingStats
+from spec_vlm_nav.link_monitor import LinkLimits
 from spec_vlm_nav.motion import wrap
 from spec_vlm_nav.navigation_goal import End, NavigationGoal
 from spec_vlm_nav.navigator import Navigator, NavigatorConfig
 from spec_vlm_nav.runner import SOURCE
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.language.prompts import SEARCH_FORM, Blocked, ResponseOrder, Vocabulary
-from vlm_nav_evaluation.closed_loop.acting import figures
+from vlm_nav_evaluation.closed_loop.acting import figures, outages
 from vlm_nav_evaluation.closed_loop.timelines import AnswerTimeline, Timelines
-from vlm_nav_evaluation.closed_loop.virtual_robot import SIM_LIMITS, SIM_MOTION, ActingEpisode, VirtualRobot, run_acting
+from vlm_nav_evaluation.closed_loop.virtual_robot import (
+    ALWAYS_UP,
+    SIM_LIMITS,
+    SIM_MOTION,
+    ActingEpisode,
+    VirtualLink,
+    VirtualRobot,
+    run_acting,
+)
 from vlm_nav_evaluation.search_prompts import SearchPrompts
 from vlm_nav_simulation.geometry import Pose
 from vlm_nav_simulation.objects import CLASSES, COLOURS
@@ -34,6 +46,9 @@ class Scripted:
         assert jpeg.startswith(b"\xff\xd8")
         texts = ((KIND_S, "Action: turn left"), (SIZE_S, ACTION), (END_S, ACTION + REASONS))
         return AnswerTimeline(texts, DecodingStats(mode=mode))
+
+    def alone(self, prompt: str, jpeg: bytes) -> AnswerTimeline:
+        return AnswerTimeline(((END_S, ACTION + REASONS),), DecodingStats(mode="edge"))
 
 
 @pytest.fixture
@@ -65,6 +80,40 @@ def test_a_robot_that_acts_early_moves_once_the_kind_is_committed(timelines: Tim
 def test_a_question_asked_in_motion_saves_more(timelines: Timelines) -> None:
     early, ahead = run(timelines, look_ahead=False), run(timelines)
     assert ahead.used_ahead > 0 and ahead.standing_s < early.standing_s
+
+
+def test_in_a_dead_link_an_answer_waits_and_the_draft_model_turns_a_robot_that_may_not_hold(
+    timelines: Timelines,
+) -> None:
+    def moved_s(degraded_s: float, dead: str) -> tuple[float, float]:
+        scene = scene_of(3, "easy", "silver bottle")
+        robot = VirtualRobot(scene, timelines, "full", 0.04, None, dead)
+        link = LinkLimits(degraded_s=degraded_s)
+        config = NavigatorConfig(ResponseOrder.ACTION_FIRST, time_allowance_s=30.0, link=link)
+        episode = run_acting(scene, "x", config, robot, 40)
+        assert episode.dead == dead
+        return episode.moving_s, episode.actions
+
+    always, dead, holds = moved_s(20.0, ALWAYS_UP), moved_s(20.0, "10/20"), moved_s(0.0, "10/20")
+    assert holds[0] < dead[0] < always[0] and holds[1] < dead[1], "small actions in the dead link, none where it holds"
+
+
+@given(st.lists(st.floats(0.0, 1000.0), min_size=1), st.floats(0.0, 9.9))
+def test_a_link_carries_what_it_is_not_dead_for(times: list[float], dead_s: float) -> None:
+    now = 0.0
+    link, before = VirtualLink(lambda: now, dead_s, 10.0), (0.0, 0.0)
+    for now in sorted(times):
+        carried = link.carried_s()
+        dead = dead_s * (now // 10.0) + max(0.0, now % 10.0 - (10.0 - dead_s))
+        assert carried == pytest.approx(now - dead, abs=1e-6)
+        assert -1e-9 <= carried - before[1] <= now - before[0] + 1e-6
+        before = now, carried
+
+
+@pytest.mark.parametrize("text", ["", "10", "10/5", "x/3", "-1/5", "1/400"])
+def test_what_is_no_outage_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        outages(text)
 
 
 def test_a_verifier_that_always_says_turn_moves_the_robot_no_further_than_the_minutes_budget(
