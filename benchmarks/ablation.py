@@ -11,6 +11,7 @@ rows of PicoSpec's Tables 1 to 3 at its times, `pipelined` without each of its p
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -27,7 +28,7 @@ from edge_drafter.settings import START_GAMMA
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.run import Arm
 from vlm_nav_evaluation.plots import MODE_COLOURS, PAPER, SMALL, add_outputs, keep, new_figure, plain
-from vlm_nav_evaluation.results import provenance, settings_of, write_result
+from vlm_nav_evaluation.results import RESULTS, provenance, settings_of, write_result
 from vlm_nav_evaluation.tables import Column, markdown, table
 from vlm_nav_evaluation.virtual_time import SERVER, Recording, Synthetic, Timings, VirtualTime, load_timings
 from vlm_nav_evaluation.virtual_time.figures import figures_of
@@ -97,6 +98,8 @@ TABLE_6 = {
 }
 """Early Exits, Tables 6 (RTX) and 8: the mean first exit that is right, as a share of the layers, and hits in percent.
 It prints no agreement by layer."""
+SMOLLM2_ROWS = {("lens", 5, 256): "no adapter", ("kl256", 12, 128): "rank 256, KL, 12 epochs"}
+"""Rows of exits_by_depth.json, by exit, epochs and batch, that are drawn beside the recording's."""
 WAYS = {FULL: WITHOUT, f"{FULL}, {TUNED}": WITHOUT, f"{FULL}, {NO_NGRAMS}, {TUNED}": WITHOUT, SD: WITH,
         f"{SD}, {TUNED}": WITH}  # fmt: skip
 """What is changed of what; an arm of `arms_at_best`."""
@@ -342,6 +345,13 @@ def plot_queues(about: Mapping[str, Any], misses: Mapping[str, Sequence[float]])
                       label={"right": "this exit", "by then": "this or an earlier one"}[name])  # fmt: skip
     for number, (name, (depth, hits)) in enumerate(TABLE_6.items()):
         by_depth.plot([depth], [hits], "DsoX"[number], color=PAPER, label=f"paper: {name}")
+    smollm2 = json.loads((RESULTS / "exits_by_depth.json").read_text(encoding="utf-8"))["SmolLM2-135M-Instruct"]
+    for (name, epochs, batch), label in SMOLLM2_ROWS.items():
+        rows = [row for row in smollm2["rows"] if (row["exit"], row["epochs"], row["batch"]) == (name, epochs, batch)]
+        rows.sort(key=lambda row: row["layer"])
+        by_depth.plot([(row["layer"] + 1) / smollm2["layers"] for row in rows], [100 * row["right"] for row in rows],
+                      "s-" if name != "lens" else ":", color=MODE_COLOURS["sd"], markersize=4,
+                      label=f"SmolLM2: {label}")  # fmt: skip
     by_depth.set_xlabel("depth of the exit (paper: mean first right one)")
     by_depth.set_ylabel("verdicts of the target, %")
     for order, colour in (("confidence, priority", "fsd"), ("fifo, fifo", "sd")):

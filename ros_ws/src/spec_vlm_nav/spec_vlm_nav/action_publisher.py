@@ -51,7 +51,8 @@ class Hold:
 class ActionPublisher:
     """Publishes motions as their answers are committed, and the HOLDs between them.
 
-    A motion is published on committed tokens only: its kind (as the least size), then its size, then the whole answer.
+    A motion is published on committed tokens only, in a lost link the draft model's: its kind (as the least size), then
+    its size, then the whole answer.
     """
 
     def __init__(
