@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import operator
 import platform
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from spec_vlm_nav.graph import PROJECT
@@ -22,6 +24,8 @@ BUSY_SHARE, BUSY_S = 0.1, 0.5
 """The share of the processors from which figures are marked, and for how long it is read."""
 NOT_SETTINGS = ("save", "busy", "out", "trace", "journal", "restart", "action", "command", "run")
 """Options that do not change what is measured."""
+OVER_ALL: dict[str, Callable[[Any], Any]] = {"mean": fmean, "sum": sum, "min": min, "max": max}
+OPERATIONS = {"/": operator.truediv, "*": operator.mul, "+": operator.add, "-": operator.sub}
 
 
 def machine() -> str:
@@ -112,16 +116,20 @@ def page_problems(page: Path, results: Path = RESULTS) -> list[str]:
     """Return which figures of a page are not those of the result files that it names, a sentence each.
 
     `<!-- FILE: FIGURE; FIGURE -->` behind as many numbers (those in backticks do not count) says which figures of
-    benchmarks/results/FILE.json they are. A figure is a path of keys with dots between them, and may go on with
-    ` / PATH` or ` * NUMBER`; keys that all of them begin with may stand behind FILE. It has to be equal to as many
-    digits as are printed.
+    benchmarks/results/FILE.json, or of FILE.json in the project, they are. A figure is a path of keys with dots between
+    them; keys that all of them begin with may stand behind FILE. In a list a key is a number, `FIELD=VALUE,FIELD=VALUE`
+    for the first entry that has both, or `mean`, `sum`, `min` or `max` of all entries. ` / `, ` * `, ` + ` and ` - `
+    with another path or a number are computed from left to right. The figure has to be equal to as many digits as are
+    printed.
     """
     found = []
     text = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))
     # a page split at its markers: text, file, keys, figures, text, ...
-    parts = re.split(r"<!-- (\w+)((?:\.\w+)*): ([^>]*) -->", text)
+    parts = re.split(r"<!-- ([\w/]+)((?:\.[^:;>]+)?): ([^>]*) -->", text)
     for before, file, keys, figures in zip(parts[::4], parts[1::4], parts[2::4], parts[3::4], strict=False):
         path, asked = results / f"{file}.json", figures.split(";")
+        if not path.exists():
+            path = PROJECT / f"{file}.json"
         if not path.exists():
             found.append(f"{page} names {path}, which is not there")
             continue
@@ -133,7 +141,7 @@ def page_problems(page: Path, results: Path = RESULTS) -> list[str]:
             decimals = len(number.partition(".")[2])
             try:
                 value = f"{_figure(_at(data, keys[1:]), figure.strip()):,.{decimals}f}"
-            except (KeyError, IndexError, ValueError, TypeError) as error:
+            except (KeyError, IndexError, ValueError, TypeError, StopIteration) as error:
                 found.append(f"{page}: {path.name} has no {figure.strip()} ({type(error).__name__}: {error})")
                 continue
             if value.replace(",", "") != number.rstrip(",").replace(",", ""):
@@ -142,17 +150,28 @@ def page_problems(page: Path, results: Path = RESULTS) -> list[str]:
 
 
 def _at(data: Any, path: str) -> Any:
-    for key in filter(None, path.split(".")):
-        data = data[int(key)] if isinstance(data, list) else data[key]
-    return data
+    if not path:
+        return data
+    if isinstance(data, list):
+        key, _, rest = path.partition(".")
+        if key in OVER_ALL:
+            return OVER_ALL[key]([_at(entry, rest) for entry in data])
+        if "=" in key:
+            asked = [each.split("=") for each in key.split(",")]
+            return _at(next(entry for entry in data if all(str(entry[field]) == value for field, value in asked)), rest)
+        return _at(data[int(key)], rest)
+    # a key may hold dots itself
+    key = max((key for key in data if f"{path}.".startswith(f"{key}.")), key=len, default=path)
+    return _at(data[key], path[len(key) + 1 :])
 
 
 def _figure(data: Any, figure: str) -> float:
-    path, sign, operand = re.fullmatch(r"(.*?)(?: ([/*]) (.*))?", figure, re.DOTALL).groups()  # type: ignore[union-attr]
-    value = _at(data, " ".join(path.split()))
-    if sign == "/":
-        return float(value) / _figure(data, operand)
-    return float(value) * (float(operand) if sign else 1.0)
+    path, *operations = re.split(r" ([-+*/]) ", " ".join(figure.split()))
+    value = float(_at(data, path))
+    for sign, operand in zip(operations[::2], operations[1::2], strict=True):
+        number = float(operand) if re.fullmatch(r"-?[\d.]+", operand) else float(_at(data, operand))
+        value = OPERATIONS[sign](value, number)
+    return value
 
 
 def write_result(name: str, data: Mapping[str, Any]) -> Path:

@@ -82,14 +82,19 @@ def test_all_saved_results_say_what_they_are_of() -> None:
         ("| `sd` | 2.50 (1,250 ms) <!-- speed: a.0 / b; a.0 * 500 --> |", ""),
         ("`sd` at `gamma=4` is 2.5 times\nas fast <!-- speed: a.0 / b --> and 1 <!-- speed: b --> more", ""),
         ("2.5 and 3 <!-- speed.a: 0; 1 -->", ""),
+        ("2 and 50 % <!-- speed.rows of 1.7B: of=7.share * 4; of=7,n=2.share * 100 -->", ""),
+        ("3 in all, 1.5 each, 25 % more <!-- speed.rows of 1.7B: sum.n; mean.n; 0.n / 2 / 0.4 - 1 * 100 -->", ""),
         ("2.51 <!-- speed: a.0 / b -->", "prints 2.51 where a.0 / b of speed.json is 2.50"),
         ("2 <!-- speed: b; b; b; b -->", "has fewer numbers than figures"),
         ("2 <!-- speed: a.7 -->", "has no a.7"),
+        ("2 <!-- speed.rows of 1.7B: of=9.n -->", "has no of=9.n"),
+        ("9 <!-- models/draft/config: text_config.num_hidden_layers -->", "prints 9 where text_config"),
         ("2 <!-- other: a.0 -->", "which is not there"),
     ],
 )
 def test_a_page_prints_what_its_result_file_has(line: str, problem: str, tmp_path: Path) -> None:
-    (tmp_path / "speed.json").write_text(json.dumps({"a": [2.5, 3], "b": 1}))
+    rows = [{"of": 7, "share": 0.5, "n": 1}, {"of": 7, "share": 0.5, "n": 2}]
+    (tmp_path / "speed.json").write_text(json.dumps({"a": [2.5, 3], "b": 1, "rows of 1.7B": rows}))
     (page := tmp_path / "page.md").write_text(f"In 2026 there were 12 robots.\n\n{line}\n")
     found = results.page_problems(page, tmp_path)
     assert problem in found[0] if problem else found == []
