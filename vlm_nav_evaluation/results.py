@@ -24,7 +24,12 @@ BUSY_SHARE, BUSY_S = 0.1, 0.5
 """The share of the processors from which figures are marked, and for how long it is read."""
 NOT_SETTINGS = ("save", "busy", "out", "trace", "journal", "restart", "action", "command", "run")
 """Options that do not change what is measured."""
-OVER_ALL: dict[str, Callable[[Any], Any]] = {"mean": fmean, "sum": sum, "min": min, "max": max}
+OVER_ALL: dict[str, Callable[[Any], Any]] = {
+    "mean": fmean,
+    "sum": sum,
+    "max": max,
+    "below 1": lambda found: fmean(each < 1 for each in found),
+}
 OPERATIONS = {"/": operator.truediv, "*": operator.mul, "+": operator.add, "-": operator.sub}
 
 
@@ -118,9 +123,9 @@ def page_problems(page: Path, results: Path = RESULTS) -> list[str]:
     `<!-- FILE: FIGURE; FIGURE -->` behind as many numbers (those in backticks do not count) says which figures of
     benchmarks/results/FILE.json, or of FILE.json in the project, they are. A figure is a path of keys with dots between
     them; keys that all of them begin with may stand behind FILE. In a list a key is a number, `FIELD=VALUE,FIELD=VALUE`
-    for the first entry that has both, or `mean`, `sum`, `min` or `max` of all entries. ` / `, ` * `, ` + ` and ` - `
-    with another path or a number are computed from left to right. The figure has to be equal to as many digits as are
-    printed.
+    for the first entry that has both, or `mean`, `sum`, `max` or `below 1` (the share of them) of all entries.
+    ` / `, ` * `, ` + ` and ` - ` with another path or a number are computed from left to right. The figure has to be
+    equal to as many digits as are printed.
     """
     found = []
     text = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))

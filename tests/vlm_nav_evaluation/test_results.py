@@ -84,6 +84,7 @@ def test_all_saved_results_say_what_they_are_of() -> None:
         ("2.5 and 3 <!-- speed.a: 0; 1 -->", ""),
         ("2 and 50 % <!-- speed.rows of 1.7B: of=7.share * 4; of=7,n=2.share * 100 -->", ""),
         ("3 in all, 1.5 each, 25 % more <!-- speed.rows of 1.7B: sum.n; mean.n; 0.n / 2 / 0.4 - 1 * 100 -->", ""),
+        ("100 % of them, 50 % at most <!-- speed.rows of 1.7B: below 1.share * 100; max.share * 100 -->", ""),
         ("2.51 <!-- speed: a.0 / b -->", "prints 2.51 where a.0 / b of speed.json is 2.50"),
         ("2 <!-- speed: b; b; b; b -->", "has fewer numbers than figures"),
         ("2 <!-- speed: a.7 -->", "has no a.7"),
