@@ -50,7 +50,7 @@ def test_both_cameras_see_the_same(scene: Scene) -> None:
     rng = np.random.default_rng(2)
     same, difference = [], []
     with World(scene, camera=CameraKind.GL) as gl, World(scene, camera=CameraKind.RAY) as ray:
-        for _ in range(4):
+        for _ in range(3):
             pose = random_pose(scene, rng)
             gl.set_pose(*pose)
             ray.set_pose(*pose)
@@ -110,15 +110,3 @@ def test_without_gl_rays_take_over_and_say_so_once() -> None:
     assert done.stdout.count("RayCamera (56, 56, 3)") == 2
     assert "refused: no GL library for off-screen rendering" in done.stdout
     assert done.stderr.count("images are rendered by rays") == 1
-
-
-@pytest.mark.usefixtures("needs_gl")
-def test_views_from_outside_agree_too() -> None:
-    views = []
-    for kind in CameraKind:
-        with World(SCENES[0], camera=kind) as world:
-            views.append(world.render_top(160, 160).astype(int))
-    one, other = views
-    # shadows' edges are soft in one and sharp in the other
-    assert np.abs(one - other).mean() < 14.0
-    assert np.corrcoef(one.ravel(), other.ravel())[0, 1] > 0.93
