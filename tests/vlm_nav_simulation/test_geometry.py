@@ -132,11 +132,3 @@ def test_field_equals_dijkstra(weighted: bool) -> None:
     rng = np.random.default_rng(0)
     factors = rng.uniform(1, 4, (len(NEIGHBOURS), *grid.free.shape)) if weighted else None
     np.testing.assert_allclose(grid.field(goals, factors), dijkstra(grid, goals, factors), rtol=1e-12)
-
-
-def test_reachable_is_what_a_flood_fill_reaches() -> None:
-    divided = Obstacles([Box("wall", 0.0, 0.0, 0.05, 2.0, 2.5)], [])
-    grid = PathGrid(divided, 1.5, 1.5)
-    left = grid.reachable(-1.0, 0.0)
-    assert np.array_equal(left, grid.free & (grid.centres[..., 0] < 0))
-    assert not grid.reachable(0.0, 0.0).any()

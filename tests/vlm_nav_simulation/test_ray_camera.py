@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import pytest
 
 from speculation.language.prompts import Target
 from vlm_nav_simulation.camera import VARIABLE, CameraKind, RayCamera, chosen_kind
-from vlm_nav_simulation.geometry import Pose
 from vlm_nav_simulation.histories import random_pose
 from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.scene import Difficulty, Scene, make_scene
@@ -59,19 +57,6 @@ def test_both_cameras_see_the_same(scene: Scene) -> None:
     assert min(same) > 0.999
     # grey levels of 255; a black picture differs by about 110, a wrong texture by 10
     assert max(difference) < 7.0
-
-
-def test_rays_alone_make_a_world() -> None:
-    scene = make_scene(7, Difficulty.MIDDLE, Target("red", "chair"))
-    goal = scene.objects[scene.target_index]
-    with World(scene, camera=CameraKind.RAY) as world:
-        facing = math.atan2(goal.y - scene.start.y, goal.x - scene.start.x)
-        world.set_pose(*Pose(scene.start.x, scene.start.y, facing))
-        image, labels = world.render(), world.segmentation()
-        assert np.array_equal(image, world.render())
-    pixels = image[labels == scene.target_index].mean(axis=0)
-    assert len(pixels) == 3
-    assert pixels[0] > 2 * pixels[1:].max()
 
 
 def test_the_environment_chooses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,6 @@ from vlm_nav_evaluation.closed_loop.scores import (
     main_table,
     outcome_table,
     placed,
-    spl,
     wilson,
 )
 from vlm_nav_simulation.geometry import CameraMount, Pose
@@ -37,12 +36,6 @@ def test_wilsons_interval_holds_the_rate_and_narrows(successes: int, trials: int
     assert 0.0 <= low <= successes / trials <= high <= 1.0
     tighter = wilson(10 * successes, 10 * trials)
     assert tighter[1] - tighter[0] < high - low
-
-
-def test_spl_weighs_success_by_the_shortest_path() -> None:
-    assert spl([(True, 4.0, 2.0), (True, 1.0, 2.0), (False, 2.0, 2.0)]) == pytest.approx((0.5 + 1.0 + 0.0) / 3)
-    assert spl([(True, 0.0, 0.0)]) == 1.0
-    assert spl([]) is None
 
 
 def test_rows_count_success_over_the_rooms_that_the_oracle_solves() -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from edge_drafter import DecodingStats
 from speculation.vlm.model import Vlm
 from vlm_nav_evaluation.experiment.questions import questions
-from vlm_nav_evaluation.experiment.reference_answers import TARGET, Flip, ModelAlone, bugs, first_flip, margins
+from vlm_nav_evaluation.experiment.reference_answers import TARGET, Flip, ModelAlone, bugs, margins
 from vlm_nav_evaluation.experiment.run import Answer, Arm, Question, take_turns
 from vlm_nav_evaluation.journal import Journal
 
@@ -79,15 +78,6 @@ def test_an_interrupted_run_goes_on_where_it_ended(tmp_path: Path) -> None:
     (tmp_path / "run.jsonl").write_text('{"question": "0", "arm": "one"}\n')
     with pytest.raises(ValueError, match="is no answer"):
         take_turns([arm(log, "one", stop)], ASKED, journal=Journal(tmp_path, "run", {}))
-
-
-def test_a_flip_is_the_first_difference_with_the_targets_margin() -> None:
-    rows = [np.array([3.0, 1.0, 0.0]), np.array([0.0, 2.0, 1.75])]
-    assert first_flip(0, "sd", [0, 1], rows, [0, 1]) is None
-    flip = first_flip(4, "sd", [0, 1], rows, [0, 2])
-    assert flip is not None and (flip.frame, flip.position, flip.margin) == (4, 1, 0.25)
-    short = first_flip(0, "sd", [0, 1], rows, [0])
-    assert short is not None and (short.position, short.margin) == (1, float("inf"))
 
 
 def test_only_flips_above_the_limit_of_the_dtype_are_bugs() -> None:

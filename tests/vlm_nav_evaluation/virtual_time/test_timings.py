@@ -11,12 +11,6 @@ from vlm_nav_evaluation.virtual_time.timeline import Timeline
 from vlm_nav_evaluation.virtual_time.timings import Timings, load_timings
 
 
-def test_papers_and_profiles_are_known_by_name() -> None:
-    go2, profile = load_timings("go2"), load_timings("go2_a100")
-    assert (4 * go2.draft_s, go2.verify_s, go2.one_way_s) == pytest.approx((0.288, 0.62, 0.12))
-    assert (profile.draft_s, profile.verify_s, profile.one_way_s) == (0.072, 0.62, 0.12)
-
-
 @pytest.mark.parametrize("wrong", [{"draft_s": -1.0}, {"verify_s": float("nan")}])
 def test_times_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
