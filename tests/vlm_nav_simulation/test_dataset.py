@@ -17,6 +17,13 @@ TURN = NavigationAction(ActionKind.TURN_LEFT, ActionSize.LARGE)
 RIGHT = NavigationAction(ActionKind.TURN_RIGHT, ActionSize.MEDIUM)
 
 
+def test_equal_arguments_yield_equal_frames() -> None:
+    one, other = (list(sample_frames(11, Difficulty.EASY, 6)) for _ in range(2))
+    assert [frame.jpeg for frame in one] == [frame.jpeg for frame in other]
+    assert [frame.questions for frame in one] == [frame.questions for frame in other]
+    assert len({frame.jpeg for frame in one}) > 1
+
+
 def test_cells_hold_the_object_that_covers_most_of_them() -> None:
     scene = make_scene(13, Difficulty.HARD)
     with World(scene) as world:
@@ -63,17 +70,17 @@ def test_scenes_side_by_side_are_those_of_scenes_alone() -> None:
     def scene(seed: int, frames: int) -> Sampler:
         return sample_frames(seed, Difficulty.EASY, frames, steered=True)
 
-    lengths = {14: 2, 15: 4}
+    lengths = {14: 3, 15: 6, 16: 4}
     together = side_by_side([scene(*each) for each in lengths.items()], steer)
     assert [len(frames) for frames in together] == list(lengths.values())
     for seed, frames in zip(lengths, together, strict=True):
         (alone,) = side_by_side([scene(seed, lengths[seed])], steer)
         assert [frame.jpeg for frame in alone] == [frame.jpeg for frame in frames]
-        assert [frame.questions for frame in alone] == [frame.questions for frame in frames]
+        assert [frame.prompt for frame in alone] == [frame.prompt for frame in frames]
 
 
 def test_what_blocks_a_walk_is_listed() -> None:
     ahead = "Action: forward large"
-    (frames,) = side_by_side([sample_frames(15, Difficulty.MIDDLE, 16, steered=True)], lambda asked: [ahead])
+    (frames,) = side_by_side([sample_frames(15, Difficulty.MIDDLE, 24, steered=True)], lambda asked: [ahead])
     done = [past for frame in frames for past in frame.questions[-1].done]
     assert any(isinstance(past, Blocked) for past in done)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edge_drafter import DecodingStats
 from speculation.vlm.model import Vlm
 from vlm_nav_evaluation.experiment.questions import questions
-from vlm_nav_evaluation.experiment.reference_answers import TARGET, Flip, ModelAlone, bugs, margins
+from vlm_nav_evaluation.experiment.reference_answers import TARGET, Flip, ModelAlone, bugs, first_flip, margins
 from vlm_nav_evaluation.experiment.run import Answer, Arm, Question, take_turns
 from vlm_nav_evaluation.journal import Journal
 
@@ -78,6 +79,9 @@ def test_an_interrupted_run_goes_on_where_it_ended(tmp_path: Path) -> None:
     (tmp_path / "run.jsonl").write_text('{"question": "0", "arm": "one"}\n')
     with pytest.raises(ValueError, match="is no answer"):
         take_turns([arm(log, "one", stop)], ASKED, journal=Journal(tmp_path, "run", {}))
+    (tmp_path / "run.settings.json").write_text("no")
+    with pytest.raises(ValueError, match="is no JSON object; begin again with --restart"):
+        Journal(tmp_path, "run", {})
 
 
 def test_only_flips_above_the_limit_of_the_dtype_are_bugs() -> None:
@@ -85,6 +89,8 @@ def test_only_flips_above_the_limit_of_the_dtype_are_bugs() -> None:
     assert bugs(flips, "float32", ["sd", "full"]) == [flips[2]] and len(bugs(flips, "float64", ["sd"])) == 2
     assert bugs(flips, "bfloat16", ["sd", "full"]) == []
     assert margins(flips, ["sd", "fsd"]) == {"sd": [1e-6, 5e-5], "fsd": []}
+    cut = first_flip(0, "sd", [0, 1], [np.zeros(3)] * 2, [0])
+    assert cut is not None and bugs([cut], "float32", ["sd"]) == [cut], "an answer that ends early is always one"
 
 
 def test_an_answer_that_leaves_the_targets_is_found_with_its_margin(target: Vlm) -> None:

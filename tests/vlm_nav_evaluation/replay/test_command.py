@@ -147,6 +147,7 @@ def test_the_target_decides_whether_prompts_explain_the_robot(
         (("--rtt-ms", "-1"), "give milliseconds from 0 to 10000"),
         (("--skip", "-1"), "skip -1 is outside 0 to any"),
         (("--link", "string"), "unknown link 'string'; links.json has wifi"),
+        (("--drafting", "branches=-1"), "branches -1 is outside 0 to any"),
         (("--profile", "go2_a100_scaled"), "the verifier declares profile 'raw', this replay 'go2_a100_scaled'"),
         (("--instruction", "find the dragon"), "no frame was evaluated: instruction 'find the dragon' names no known"),
     ],
