@@ -15,15 +15,13 @@ from vlm_nav_evaluation.virtual_time.tuning import split
 
 
 def test_a_missing_recording_is_made_once_and_that_of_others_refused(
-    few: None, tiny_target: Path, tiny_draft: Path, kept: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    few: None, pair: list[str], kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(recordings, "COUNT", 3)
     plotted = ("full", "full, n-grams off, tuned")
     monkeypatch.setattr(ablation, "WAYS", {way: {"early tokens": "early_tokens=off"} for way in plotted})
     monkeypatch.setattr(ablation, "SYNTHETIC", Synthetic(tokens=20))
     file = kept / "new" / "recording.npz"
-    pair = ["--target-model", str(tiny_target), "--draft-model", str(tiny_draft)]
     same = ["--recording", str(file), "--frames", "random", "--max-tokens", "8", "--save"]
     assert ablation.main([*same, *pair, "--steps", "2"]) == 0
     assert len(Recording.load(file).steps) == 3 and "recording 3 frames" in capsys.readouterr().out
@@ -35,7 +33,7 @@ def test_a_missing_recording_is_made_once_and_that_of_others_refused(
     refusals = (
         ([*pair, "--steps", "4"], "has 3 steps, 4 are needed"),
         ([*pair, "--steps", "2", "--response-order", "action_first"], "order reason_first"),
-        (["--target-model", str(tiny_target), "--draft-model", str(tiny_target)], "another draft model"),
+        ([*pair[:2], "--draft-model", pair[1]], "another draft model"),
     )
     for flags, reason in refusals:
         assert ablation.main([*same, *flags]) == 2
@@ -77,7 +75,7 @@ def test_a_variant_is_compared_with_the_whole_mode_answer_by_answer(few: None, m
     early = {"early tokens": "early_tokens=on,branches=6,leaves=6"}
     ways = {way: changes if way.startswith("full") else early for way in ablation.WAYS}
     monkeypatch.setattr(ablation, "WAYS", ways)
-    found = ablation.ablate(*split(Synthetic(tokens=60).draw(3)), load_timings("go2"))
+    found = ablation.ablate(*split(Synthetic(tokens=40).draw(2)), load_timings("go2"))
     assert list(found) == ["full", "full, tuned", "full, n-grams off, tuned", "sd", "sd, tuned"]
     whole, without, _ = found["full"]
     assert whole["slower"] == (1.0, 1.0, 1.0) and without["slower"][0] > 1.0
@@ -99,7 +97,7 @@ def test_picospecs_rows_have_its_times_and_lose_what_is_left_out(kept: Path, mon
         assert 1.0 / each.split_token_s == pytest.approx(printed[ablation.SPLIT], rel=0.1)
     monkeypatch.setattr(ablation, "PICOSPEC", {name: row})
     monkeypatch.setattr(ablation, "GAMMAS", (2,))
-    assert ablation.main(["--picospec", "--steps", "4", "--save"]) == 0
+    assert ablation.main(["--picospec", "--steps", "2", "--save"]) == 0
     found = json.loads((kept / "picospec_ablation.json").read_text())["found"][name]
     assert list(found) == list(ablation.PARTS)
     rates = {part: each["rate"] for part, each in found.items()}

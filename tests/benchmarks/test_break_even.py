@@ -13,7 +13,7 @@ from vlm_nav_evaluation.virtual_time import Synthetic
 
 
 def test_speculation_pays_near_and_costs_far_and_full_never_loses() -> None:
-    recording = Synthetic(tokens=40).draw(2)
+    recording = Synthetic(tokens=30).draw(1)
     cells = [break_even.at(draft, way, recording, "full", [2, 4]) for way in (0.05, 5.0) for draft in (0.05, 5.0)]
     near, far = cells[0], cells[-1]
     for name in ("full", "sd_best", "fsd_best"):
@@ -37,12 +37,13 @@ def test_the_command_plots_and_saves(
     kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(break_even, "GRID", break_even.QUICK_GRID)
-    flags = "--save --gammas 4 --synthetic tokens=12,layers=6,mean_exit=2 --steps 1 --mode fsd"
+    flags = "--save --gammas 4 --synthetic tokens=8,layers=6,mean_exit=2 --steps 1 --mode fsd --verify-ms 9.5"
     assert break_even.main(flags.split()) == 0
     printed = capsys.readouterr().out
     assert "takes 0.22% of it (wisp-32b)" in printed and "places where sd is slower than cloud" in printed
-    assert "worst place of 30: fsd 0." in printed and "1 answers of 12 tokens, synthetic, acceptance 0.727" in printed
+    assert "worst place of 30: fsd 0." in printed and "1 answers of 8 tokens, synthetic, acceptance 0.727" in printed
+    assert "T_q 9.5 ms" in printed, "a pass that was measured has its place"
     assert 5_000 < (kept / "break_even.png").stat().st_size < 300_000
     saved = json.loads((kept / "break_even.json").read_text())
-    assert len(saved["cells"]) == 30 and len(saved["systems"]) == 18
+    assert len(saved["cells"]) == 30 and len(saved["systems"]) == 21
     assert saved["settings"]["gammas"] == "4" and saved["cells"][0]["fsd"]["median"] > 1.0

@@ -64,10 +64,6 @@ def test_a_result_without_save_of_its_own_is_kept(
     assert ran[0] == ran[1], "the program itself has no --save"
 
 
-def test_the_figures_are_programs() -> None:
-    assert set(__main__.FIGURES) <= set(__main__.PROGRAMS)
-
-
 OWN_PARSER = [name for name, each in __main__.PROGRAMS.items() if each.words.startswith("benchmarks.")]
 
 

@@ -29,18 +29,13 @@ def test_our_own_loop_is_transformers_greedy(target: Vlm, draft: Vlm) -> None:
 
 @pytest.mark.parametrize("source", ["random", "text"])
 def test_the_whole_comparison_over_real_sockets(
-    source: str,
-    tiny_target: Path,
-    tiny_draft: Path,
-    tmp_path: Path,
-    kept: Path,
-    capsys: pytest.CaptureFixture[str],
+    source: str, pair: list[str], tmp_path: Path, kept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pair = (tiny_target, tiny_draft)
     if source == "text":
-        pair = (tiny_text_model(tmp_path / "big", layers=3), tiny_text_model(tmp_path / "small", layers=2))
-    arguments = ["--target-model", str(pair[0]), "--draft-model", str(pair[1]), "--frames", source, "--steps", "3"]
-    assert peers.main([*arguments, "--max-tokens", "12", "--dtype", "float64", "--save"]) == 0
+        pair[1] = str(tiny_text_model(tmp_path / "big", layers=3))
+        pair[3] = str(tiny_text_model(tmp_path / "small", layers=2))
+    asked = [*pair, "--frames", source, "--steps", "3", "--max-tokens", "12", "--dtype", "float64", "--save"]
+    assert peers.main(asked) == 0
     name = "peers_text" if source == "text" else "peers"
     saved = json.loads((kept / f"{name}_float64.json").read_text())
     assert saved["flips"] == [] and {GREEDY, ALONE, *MODES, FORGETFUL} <= saved["figures"].keys()

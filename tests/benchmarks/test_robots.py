@@ -10,14 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.robots import (
-    Served,
-    drive,
-    figures,
-    main,
-    tokens_within,
-    window,
-)
+from benchmarks.robots import Served, drive, figures, main
 from edge_drafter import DecodingStats
 from vlm_nav_evaluation.experiment.run import Question
 
@@ -36,17 +29,10 @@ FLEET = [
 """Robot 0 is twice as fast; robot 1's second answer is under way when it has two."""
 
 
-def test_the_window_ends_when_the_first_robot_is_done_and_cuts_answers_under_way() -> None:
-    assert window(FLEET, 2) == (0.0, 4.0) and window(FLEET, 3) == (0.0, 6.0)
-    with pytest.raises(ValueError, match="no robot has 4 answers"):
-        window(FLEET, 4)
-    assert tokens_within(FLEET, 4.0) == pytest.approx(20 + 5 + 10 * 1 / 5)
-    assert tokens_within(FLEET, 100.0) == 45 and tokens_within(FLEET, 0.0) == 0
-
-
 def test_a_fleets_figures_are_rates_in_the_window_and_every_wrong_answer() -> None:
     truths = [(1,) * 10, (1,) * 10]
     found = figures(FLEET, 2, truths)
+    # The window ends when robot 0 has two answers, and cuts robot 1's second one, of which a fifth is in it.
     assert found["tokens_per_s"] == pytest.approx(27 / 4.0)
     assert found["least_share"] == pytest.approx(2 * 7 / 27)
     assert found["passes_per_token"] == pytest.approx(20 / 35) and found["pass_s"] == pytest.approx(0.1)
@@ -54,6 +40,8 @@ def test_a_fleets_figures_are_rates_in_the_window_and_every_wrong_answer() -> No
     assert found["step_p50_s"] == pytest.approx(2.25)
     assert found["wrong"] == 1 and found["answers"] == 5, "the one of five tokens, in the window or not"
     assert figures(FLEET[:3], 3, truths)["draft_forward_s"] is None
+    with pytest.raises(ValueError, match="no robot has 4 answers"):
+        figures(FLEET, 4, truths)
 
 
 class Robot:
@@ -70,7 +58,7 @@ class Robot:
         return SimpleNamespace(tokens=(int(prompt[-1]),), stats=DecodingStats(tokens=1))
 
 
-@pytest.mark.parametrize("fails", [0, 1, 2])
+@pytest.mark.parametrize("fails", [0, 2])
 def test_one_robot_that_fails_ends_the_fleet_with_its_reason(fails: int) -> None:
     robots: Any = [Robot(), Robot(fails), Robot()]
     before = threading.active_count()
@@ -79,12 +67,12 @@ def test_one_robot_that_fails_ends_the_fleet_with_its_reason(fails: int) -> None
     assert threading.active_count() == before
 
 
+@pytest.mark.usefixtures("forked_verifiers")
 def test_the_whole_command_serves_robots_their_own_answers(
-    tiny_target: Path, tiny_draft: Path, kept: Path, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    models = f"--target-model {tiny_target} --draft-model {tiny_draft} --frames random --guide never --max-tokens 6"
+    asked: list[str], kept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     few = "--policies fcfs --robots 2 --rounds 1 --steps 1 --dtype float64 --save"
-    assert main(f"{models} {few}".split()) == 0
+    assert main([*asked, *few.split()]) == 0
     printed = capsys.readouterr().out
     assert "2 robots" in printed and "answers that are not the target's own: 0 of" in printed
     saved = json.loads((kept / "robots_raw_float64.json").read_text())

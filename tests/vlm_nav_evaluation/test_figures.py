@@ -10,7 +10,6 @@ from vlm_nav_evaluation.figures import (
     spread,
     summary,
     table8,
-    times_faster,
 )
 
 
@@ -51,8 +50,3 @@ def test_table_8_takes_drafting_and_verifying_from_sd_and_the_rest_from_fsd() ->
 def test_the_medians_interval_lies_between_the_ranks_of_the_tables(count: int, lower: int, upper: int) -> None:
     values = [float(value) for value in range(count, 0, -1)]
     assert median_interval(values) == (lower, (count + 1) / 2, upper)
-
-
-def test_speeds_are_compared_frame_by_frame() -> None:
-    slow, fast = ([DecodingStats(total_s=seconds) for seconds in times] for times in ((2.0, 9.0, 4.0), (1.0, 3.0, 4.0)))
-    assert times_faster(slow, fast) == (1.0, 2.0, 3.0)

@@ -1,9 +1,11 @@
-"""The footprint never enters an obstacle, and distances are what plain trigonometry says."""
+"""The footprint never enters an obstacle, and distances and paths are what plain trigonometry and Dijkstra say."""
 
 from __future__ import annotations
 
+import heapq
 import math
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from vlm_nav_simulation.geometry import (
     FOOTPRINT_OFFSETS,
     FOOTPRINT_RADIUS,
+    Array,
     Box,
     Disc,
     Obstacles,
@@ -18,6 +21,7 @@ from vlm_nav_simulation.geometry import (
     advance,
     wrap,
 )
+from vlm_nav_simulation.paths import NEIGHBOURS, Mask, PathGrid
 
 ROOM = (
     Box("wall", 0, -2.03, 2, 0.03, 2.5),
@@ -58,6 +62,7 @@ def slow_footprint_clearance(pose: Pose) -> float:
     return min(distance_to(centre, thing) for centre in centres for thing in things) - FOOTPRINT_RADIUS
 
 
+@settings(max_examples=60, deadline=None)
 @given(poses)
 def test_clearance_equals_its_plain_twin(pose: Pose) -> None:
     assert OBSTACLES.footprint_clearance(pose) == pytest.approx(slow_footprint_clearance(pose), abs=1e-9)
@@ -91,3 +96,39 @@ def test_a_free_move_is_exact_and_a_wall_stops_it() -> None:
     pose, blocked = advance(OBSTACLES, Pose(0, -1.5, 0), 5.0, 0.0, 0.0)
     assert blocked
     assert 2.0 - 0.02 <= pose.x + FOOTPRINT_OFFSETS[-1] + FOOTPRINT_RADIUS <= 2.0
+
+
+SHELF = Obstacles(
+    [Box("shelf", 0.0, -0.6, 0.15, 0.9, 1.0), Box("wall", 0, 1.53, 1.5, 0.03, 2.5)], [Disc(0.8, 0.6, 0.15, 0.4)]
+)
+
+
+def dijkstra(grid: PathGrid, goals: Mask, factors: Array | None) -> Array:
+    cost, shape = grid._cost, grid.free.shape
+    best = np.full(shape, math.inf)
+    queue = [(0.0, int(i), int(j)) for i, j in np.argwhere(goals & np.isfinite(cost))]
+    for _, i, j in queue:
+        best[i, j] = 0.0
+    heapq.heapify(queue)
+    while queue:
+        value, i, j = heapq.heappop(queue)
+        if value > best[i, j]:
+            continue
+        for k, (di, dj, length) in enumerate(NEIGHBOURS):
+            a, b = i - di, j - dj
+            if 0 <= a < shape[0] and 0 <= b < shape[1]:
+                new = value + length * cost[a, b] * (1.0 if factors is None else factors[k, a, b])
+                if new < best[a, b]:
+                    best[a, b] = new
+                    heapq.heappush(queue, (new, a, b))
+    return best
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_field_equals_dijkstra(weighted: bool) -> None:
+    grid = PathGrid(SHELF, 1.5, 1.5)
+    goals = np.zeros(grid.free.shape, dtype=bool)
+    goals[grid.cell_of(1.1, -1.0)] = goals[grid.cell_of(-1.2, 1.0)] = True
+    rng = np.random.default_rng(0)
+    factors = rng.uniform(1, 4, (len(NEIGHBOURS), *grid.free.shape)) if weighted else None
+    np.testing.assert_allclose(grid.field(goals, factors), dijkstra(grid, goals, factors), rtol=1e-12)

@@ -24,7 +24,7 @@ def test_a_made_up_history_ends_at_the_frame_and_holds_together() -> None:
     scene = make_scene(3, Difficulty.MIDDLE, layout=Layout.TWO_ROOMS)
     searcher, rng = Searcher(scene), np.random.default_rng(0)
     lengths = set()
-    for _ in range(200):
+    for _ in range(80):
         pose = random_pose(scene, rng)
         history = made_up(scene, searcher, pose, rng)
         assert history.views[-1] == pose

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import pytest
 
 from speculation.language.prompts import Target
 from vlm_nav_simulation.camera import VARIABLE, CameraKind, RayCamera, chosen_kind
-from vlm_nav_simulation.geometry import Pose
 from vlm_nav_simulation.histories import random_pose
 from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.scene import Difficulty, Scene, make_scene
@@ -50,7 +48,7 @@ def test_both_cameras_see_the_same(scene: Scene) -> None:
     rng = np.random.default_rng(2)
     same, difference = [], []
     with World(scene, camera=CameraKind.GL) as gl, World(scene, camera=CameraKind.RAY) as ray:
-        for _ in range(4):
+        for _ in range(3):
             pose = random_pose(scene, rng)
             gl.set_pose(*pose)
             ray.set_pose(*pose)
@@ -59,19 +57,6 @@ def test_both_cameras_see_the_same(scene: Scene) -> None:
     assert min(same) > 0.999
     # grey levels of 255; a black picture differs by about 110, a wrong texture by 10
     assert max(difference) < 7.0
-
-
-def test_rays_alone_make_a_world() -> None:
-    scene = make_scene(7, Difficulty.MIDDLE, Target("red", "chair"))
-    goal = scene.objects[scene.target_index]
-    with World(scene, camera=CameraKind.RAY) as world:
-        facing = math.atan2(goal.y - scene.start.y, goal.x - scene.start.x)
-        world.set_pose(*Pose(scene.start.x, scene.start.y, facing))
-        image, labels = world.render(), world.segmentation()
-        assert np.array_equal(image, world.render())
-    pixels = image[labels == scene.target_index].mean(axis=0)
-    assert len(pixels) == 3
-    assert pixels[0] > 2 * pixels[1:].max()
 
 
 def test_the_environment_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,15 +95,3 @@ def test_without_gl_rays_take_over_and_say_so_once() -> None:
     assert done.stdout.count("RayCamera (56, 56, 3)") == 2
     assert "refused: no GL library for off-screen rendering" in done.stdout
     assert done.stderr.count("images are rendered by rays") == 1
-
-
-@pytest.mark.usefixtures("needs_gl")
-def test_views_from_outside_agree_too() -> None:
-    views = []
-    for kind in CameraKind:
-        with World(SCENES[0], camera=kind) as world:
-            views.append(world.render_top(160, 160).astype(int))
-    one, other = views
-    # shadows' edges are soft in one and sharp in the other
-    assert np.abs(one - other).mean() < 14.0
-    assert np.corrcoef(one.ravel(), other.ravel())[0, 1] > 0.93

@@ -22,11 +22,9 @@ LIMIT = 70
 RIGHT_TURN = NavigationAction(ActionKind.TURN_RIGHT, ActionSize.LARGE)
 
 
-def search(
-    seed: int, layout: Layout, absent: bool = False, difficulty: Difficulty = Difficulty.MIDDLE
-) -> tuple[list[str], float]:
+def search(seed: int, layout: Layout, absent: bool = False) -> tuple[list[str], float]:
     """Run one search that remembers where it saw the object; return its actions and the share of the floor seen."""
-    scene = make_scene(seed, difficulty, layout=layout)
+    scene = make_scene(seed, Difficulty.MIDDLE, layout=layout)
     searcher, done, taken = Searcher(scene), list[Past](), list[str]()
     wanted = () if absent else (scene.target_index,)
     memory = SearchMemory()
@@ -51,7 +49,7 @@ def search(
     return taken, searcher.covered(views)
 
 
-@pytest.mark.parametrize("seed", [4, 5, 6, 7])
+@pytest.mark.parametrize("seed", [4, 5])
 def test_a_way_out_of_view_is_found_by_turning_on(seed: int) -> None:
     scene = make_scene(seed, Difficulty.MIDDLE)
     searcher, rng, met = Searcher(scene), np.random.default_rng(seed), 0
@@ -67,16 +65,15 @@ def test_a_way_out_of_view_is_found_by_turning_on(seed: int) -> None:
 
 
 @pytest.mark.parametrize("layout", Layout)
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_it_finds_what_is_there(layout: Layout, seed: int) -> None:
     actions, _ = search(seed, layout)
     assert actions[-1] == STOP.text
 
 
 @pytest.mark.parametrize("layout", [Layout.ROOM, Layout.TWO_ROOMS])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_it_ends_a_search_for_what_is_not_there(layout: Layout, seed: int) -> None:
-    actions, covered = search(seed, layout, absent=True)
+def test_it_ends_a_search_for_what_is_not_there(layout: Layout) -> None:
+    actions, covered = search(0, layout, absent=True)
     assert actions[-1] == NOT_HERE.text
     assert covered > 0.8
 

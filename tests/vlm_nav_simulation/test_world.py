@@ -1,4 +1,4 @@
-"""Frames and ground truth: reproducible, equal to what rays hit."""
+"""Frames and ground truth: reproducible, and of one another."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 
 from vlm_nav_simulation.camera import CameraKind
-from vlm_nav_simulation.gl import mujoco
 from vlm_nav_simulation.ground_truth import MIN_PIXELS, Side, observe
-from vlm_nav_simulation.histories import random_pose
-from vlm_nav_simulation.mujoco_scene import build_spec, object_body
 from vlm_nav_simulation.scene import Difficulty, Scene, make_scene
 from vlm_nav_simulation.world import World
 
@@ -32,32 +29,6 @@ def test_frames_are_reproducible_and_change_with_the_pose(scene: Scene) -> None:
         assert np.array_equal(one.render(), other.render())
 
 
-def test_segmentation_is_what_rays_hit(scene: Scene) -> None:
-    model = build_spec(scene).compile()
-    data = mujoco.MjData(model)
-    mujoco.mj_kinematics(model, data)
-    names = {model.body(object_body(item.index)).id: item.index for item in scene.objects}
-    rng = np.random.default_rng(1)
-    agree, hits = [], 0
-    with World(scene) as world:
-        for _ in range(6):
-            world.set_pose(*random_pose(scene, rng))
-            labels = world.segmentation()
-            eye, axes = world.camera_pose
-            for row in range(3, 224, 9):
-                for column in range(3, 224, 9):
-                    across, down = (column + 0.5) / 112 - 1, (row + 0.5) / 112 - 1
-                    ray = axes @ np.array([across, -down, -1.0])
-                    geom = np.zeros(1, np.int32)
-                    mujoco.mj_ray(model, data, eye, ray / np.linalg.norm(ray), None, 1, -1, geom)
-                    found = names.get(int(model.geom_bodyid[geom[0]]), -1) if geom[0] >= 0 else -1
-                    agree.append(found == labels[row, column])
-                    hits += found >= 0
-    assert hits > 30
-    # rays and rasteriser differ on silhouettes only
-    assert np.mean(agree) > 0.99
-
-
 def test_a_sighting_describes_its_pixels(scene: Scene) -> None:
     goal = scene.objects[scene.target_index]
     with World(scene) as world:
@@ -75,7 +46,7 @@ def test_a_sighting_describes_its_pixels(scene: Scene) -> None:
     assert sighting.side in (Side.SLIGHTLY_RIGHT, Side.RIGHT)
 
 
-@pytest.mark.parametrize(("kind", "count"), [(CameraKind.GL, 300), (CameraKind.RAY, 30)])
+@pytest.mark.parametrize(("kind", "count"), [(CameraKind.GL, 200), (CameraKind.RAY, 20)])
 def test_a_robot_that_another_thread_moves_is_seen_whole_in_one_place(
     scene: Scene, kind: CameraKind, count: int
 ) -> None:
@@ -102,8 +73,9 @@ def test_a_robot_that_another_thread_moves_is_seen_whole_in_one_place(
     assert all(any(np.array_equal(each, frame) for frame in frames) for each in seen)
 
 
-def test_a_view_from_outside_leaves_the_frames_as_they_are(scene: Scene) -> None:
-    with World(scene) as world:
+@pytest.mark.parametrize("kind", CameraKind)
+def test_a_view_from_outside_leaves_the_frames_as_they_are(scene: Scene, kind: CameraKind) -> None:
+    with World(scene, 56, camera=kind) as world:
         frame = world.render()
         view = world.render_top(160, 120)
         assert view.shape == (120, 160, 3) and view.std() > 5

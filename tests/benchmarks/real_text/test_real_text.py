@@ -22,7 +22,7 @@ from speculation.vlm.inputs import prepare
 from speculation.vlm.load import load_vlm
 from tests.models import scratch_logits, tiny_text_model
 
-SMALL = Sizes(3, 6, 8, 4, 6, ("--epochs", "1"), 2, 2, 2)
+SMALL = Sizes(2, 6, 6, 3, 6, ("--steps", "2"), 2, 2, 2)
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_all_stages_then_none_of_them_again(out: Path, capsys: pytest.CaptureFix
     arms = found["figures"]
     assert {*peers.OURS, peers.GREEDY, peers.ASSISTED, peers.ALONE} <= arms.keys() | found["refused"].keys()
     assert all(arms[name]["frames_other_than_target"] == 0 for name in peers.OURS)
-    assert found["settings"]["steps"] == "3" and printed.count(" s\n") >= len(every) - 1
+    assert found["settings"]["steps"] == "2" and printed.count(" s\n") >= len(every) - 1
     times = {stage.name: stage.made.stat().st_mtime_ns for stage in every if stage.made is not None}
     answers = (out / "journal" / "answers.jsonl").read_text()
     assert main(command) == 0 and (out / "journal" / "answers.jsonl").read_text() == answers

@@ -6,25 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from adapters_training.sources import LeftOut
 from speculation.frames import decode_jpeg
-from speculation.language.prompts import ResponseOrder, Vocabulary, compose
+from speculation.language.prompts import ResponseOrder, compose
 from tests import bags
 from tests.datasets import lerobot, shade, shades
-from tests.models import CLASSES, COLOURS
+from tests.vlm_nav_evaluation.bags.test_frames import ASKED, load
 from vlm_nav_evaluation.bags.datasets import DatasetQuestions, check_recording, open_questions
 from vlm_nav_evaluation.bags.frames import BagFrame, FrameSource, Selection
-
-WORDS = Vocabulary(COLOURS, CLASSES)
-ASKED = Selection(instruction="find the red ball")
-
-
-def load(path: Path, selection: Selection = ASKED) -> tuple[list[BagFrame], list[LeftOut]]:
-    with open_questions(path, selection, WORDS) as source:
-        items = list(source)
-        assert list(source) == items, "a second look gives the same"
-    frames = [item for item in items if isinstance(item, BagFrame)]
-    return frames, [item for item in items if isinstance(item, LeftOut)]
 
 
 def shown(frames: list[BagFrame]) -> list[int]:

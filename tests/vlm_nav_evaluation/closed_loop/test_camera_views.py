@@ -18,7 +18,6 @@ from vlm_nav_simulation.world import World
     [
         (CameraMount(pitch_deg=12.0), Crop.VIEW),
         (CameraMount(pitch_deg=-12.0, fov_deg=110.0), Crop.VIEW),
-        (CameraMount(fov_deg=70.0), Crop.VIEW),
         (GO2_MOUNT, Crop.GO2),
     ],
 )

@@ -50,13 +50,6 @@ def episode(text: str, seed: int = 3) -> Episode:
     return run_one(EpisodeKey("middle", seed, "target"), SETTING, models)
 
 
-def test_an_episode_ends_when_its_actions_are_used_up() -> None:
-    turn = NavigationAction(ActionKind.TURN_LEFT, ACTIONS[0].size)
-    result = episode(format_answer("I see nothing.", turn))
-    assert result.outcome == Outcome.OUT_OF_ACTIONS.value and not result.success
-    assert result.actions == (turn.text,) * 3 and result.path_m == 0.0
-
-
 @pytest.mark.parametrize("answers", ["free", "constrained"])
 def test_a_target_alone_answers_as_it_is_told_to(tmp_path: Path, answers: str) -> None:
     edge = EdgeConfig.flat(tmp_path, mode="edge", answers=answers, capacity=256, max_tokens=24)

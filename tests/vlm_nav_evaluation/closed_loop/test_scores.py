@@ -18,7 +18,6 @@ from vlm_nav_evaluation.closed_loop.scores import (
     main_table,
     outcome_table,
     placed,
-    spl,
     wilson,
 )
 from vlm_nav_simulation.geometry import CameraMount, Pose
@@ -29,25 +28,14 @@ FOUND = Episode(
 )  # fmt: skip
 
 
-def test_the_interval_is_wilsons() -> None:
-    assert wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
-    assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=1e-4)
-    assert wilson(0, 0) == (0.0, 1.0)
-
-
 @given(st.integers(0, 60), st.integers(1, 60))
-def test_the_interval_holds_the_rate_and_narrows(successes: int, trials: int) -> None:
+def test_wilsons_interval_holds_the_rate_and_narrows(successes: int, trials: int) -> None:
+    assert wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4) and wilson(0, 0) == (0.0, 1.0)
     successes = min(successes, trials)
     low, high = wilson(successes, trials)
     assert 0.0 <= low <= successes / trials <= high <= 1.0
     tighter = wilson(10 * successes, 10 * trials)
     assert tighter[1] - tighter[0] < high - low
-
-
-def test_spl_weighs_success_by_the_shortest_path() -> None:
-    assert spl([(True, 4.0, 2.0), (True, 1.0, 2.0), (False, 2.0, 2.0)]) == pytest.approx((0.5 + 1.0 + 0.0) / 3)
-    assert spl([(True, 0.0, 0.0)]) == 1.0
-    assert spl([]) is None
 
 
 def test_rows_count_success_over_the_rooms_that_the_oracle_solves() -> None:

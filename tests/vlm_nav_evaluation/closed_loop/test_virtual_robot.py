@@ -62,23 +62,16 @@ def run(timelines: Timelines, actions: int = 4, **settings: Any) -> ActingEpisod
     return run_acting(scene, "x", config, VirtualRobot(scene, timelines, "full", 0.04, None), actions)
 
 
-def test_a_robot_that_waits_stands_for_every_whole_answer(timelines: Timelines) -> None:
-    episode = run(timelines, act_early=False, look_ahead=False)
-    assert min(episode.first_motion_s) >= END_S and episode.questions == 4
-    assert episode.standing_s >= 4 * END_S and episode.actions == 4
-
-
-def test_a_robot_that_acts_early_moves_once_the_kind_is_committed(timelines: Timelines) -> None:
-    episode = run(timelines, look_ahead=False)
-    assert all(KIND_S <= seconds < SIZE_S + 0.2 for seconds in episode.first_motion_s)
+def test_acting_early_and_asking_in_motion_each_save_standing(timelines: Timelines) -> None:
     waits = run(timelines, act_early=False, look_ahead=False)
+    assert min(waits.first_motion_s) >= END_S and waits.questions == waits.actions == 4
+    assert waits.standing_s >= 4 * END_S, "it stands for every whole answer"
+    early = run(timelines, look_ahead=False)
+    assert all(KIND_S <= seconds < SIZE_S + 0.2 for seconds in early.first_motion_s), "once the kind is committed"
     # the same four turns: whole, and only sooner
-    assert episode.moving_s == pytest.approx(waits.moving_s, abs=0.2)
-    assert episode.standing_s < waits.standing_s - 3 * (END_S - SIZE_S)
-
-
-def test_a_question_asked_in_motion_saves_more(timelines: Timelines) -> None:
-    early, ahead = run(timelines, look_ahead=False), run(timelines)
+    assert early.moving_s == pytest.approx(waits.moving_s, abs=0.2)
+    assert early.standing_s < waits.standing_s - 3 * (END_S - SIZE_S)
+    ahead = run(timelines)
     assert ahead.used_ahead > 0 and ahead.standing_s < early.standing_s
 
 

@@ -11,20 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from edge_drafter import DecodingStats
 from speculation.frames import MAX_PIXELS, jpeg_size
 from speculation.language.grammar import Grammars, grammar_for
-from speculation.language.prompts import chat, continued
+from speculation.language.prompts import continued
 from speculation.language.thinking import split_thinking
-from speculation.vlm.families.qwen_vl import QwenFrames
 from speculation.vlm.load import load_vlm
-from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
-from speculation.wire import MAX_IMAGE_BYTES, MAX_PROMPT_CHARS
+from speculation.wire import MAX_IMAGE_BYTES
 from tests.models import THINKING_TEMPLATE, tiny_model
 from tests.photographs import PICTURES, TASKS, write_mmspec
 from vlm_nav_evaluation.experiment.mmspec import LARGE_SIDE, counted, described, load_questions, mean_accepted_tokens
@@ -34,7 +32,6 @@ from vlm_nav_evaluation.experiment.sockets import Edges
 from vlm_nav_evaluation.verifier_process import verifier
 
 SAMPLE = {"id": "a", "image": "a.png", "turns": ["What is it?"], "category": "default", "topic": "general vqa"}
-IMAGE_PLACE = QwenFrames.place
 
 
 def stored(image: Image.Image, form: str, **how: Any) -> bytes:
@@ -65,14 +62,9 @@ def test_photographs_are_asked_in_all_their_turns(tmp_path: Path) -> None:
     [
         ((), "mmspec.jsonl holds no samples; give one JSON object a line with id, image, turns and category"),
         ((SAMPLE, "{"), "mmspec.jsonl line 2: .*truncated"),
-        (({**SAMPLE, "turns": []},), r"line 1: Expected `array` of length >= 1 - at `\$.turns`"),
         (({**SAMPLE, "turns": ["ok", "a\x1eb"]},), r"line 1: Expected `str` matching .* at `\$.turns\[1\]`"),
-        (({**SAMPLE, "turns": ["x" * (MAX_PROMPT_CHARS + 1)]},), r"length <= 12000 - at `\$.turns\[0\]`"),
-        (({**SAMPLE, "image": ["a.png", "b.png"]},), r"line 1: Expected `str`, got `array` - at `\$.image`"),
-        (({"id": "a", "image": "a.png"},), "line 1: Object missing required field `turns`"),
         ((SAMPLE, {**SAMPLE, "image": "b.png"}), "line 2: id 'a' was there before, at .*mmspec.jsonl line 1"),
         (({**SAMPLE, "image": "../a.png"},), "line 1: image '../a.png' is outside .*images; name one in there"),
-        (({**SAMPLE, "image": "/etc/a.png"},), "line 1: image '/etc/a.png' is outside .*images"),
         (({**SAMPLE, "image": "b.png"},), "line 1: image .*images/b.png cannot be read: No such file"),
     ],
 )
@@ -115,25 +107,7 @@ def test_what_is_no_image_is_named(tmp_path: Path, data: bytes) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_conversation_is_rendered_as_the_models_own_chat(target: Vlm) -> None:
-    prompt = continued(continued("What is it?", "A chair. ", "Which colour?"), "", " Sure? ")
-    parts = [("user", "What is it?"), ("assistant", "A chair."), ("user", "Which colour?"), ("assistant", ""),
-             ("user", "Sure?")]  # fmt: skip
-    assert chat(prompt, 0, in_parts=False) == [{"role": role, "content": text} for role, text in parts]
-    messages: list[Any] = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in parts]
-    messages[0]["content"].insert(0, {"type": "image"})
-    assert chat(prompt) == messages
-    processor = target.processor
-    text = processor.tokenizer.apply_chat_template(
-        messages, chat_template=processor.template, tokenize=False, add_generation_prompt=True
-    )
-    ids = processor.tokenizer(text.replace(IMAGE_PLACE, 4 * IMAGE_PLACE), add_special_tokens=False)["input_ids"]
-    assert processor.encode_text(prompt, [4 * IMAGE_PLACE]).tolist() == ids
-    for answer, question in (("a\x1eb", "c"), ("a", "b\x1ec")):
-        with pytest.raises(ValueError, match="control character U\\+001E; leave it out"):
-            continued("d", answer, question)
-
-
+@pytest.mark.usefixtures("forked_verifiers")
 def test_a_later_turn_comes_behind_what_was_said_and_not_what_was_thought(tmp_path: Path) -> None:
     vlm = load_vlm(tiny_model(tmp_path / "thinks", layers=2, template=THINKING_TEMPLATE), dtype="float64")
     first = Question("find the silver bottle", questions("random", 1)[0].jpeg, "a", later=("Which colour?",))
@@ -150,6 +124,7 @@ def stats(tokens: int, rounds: int, seconds: float) -> DecodingStats:
     return DecodingStats(tokens=tokens, rounds=rounds, total_s=seconds)
 
 
+@settings(max_examples=40)
 @given(st.lists(st.lists(st.integers(0, 8), min_size=1), min_size=1, max_size=5))
 def test_mean_accepted_tokens_are_the_accepted_ones_and_one_more(answers: list[list[int]]) -> None:
     rounds = [accepted + 1 for each in answers for accepted in each]

@@ -51,9 +51,9 @@ def written(path: Path, *lines: object) -> Path:
         (SPEC_BENCH, "Is it\u2028open?"),
     ],
 )
-@pytest.mark.parametrize("name", ["some.jsonl", "some.jsonl.gz"])
-def test_every_form_is_read_word_for_word(tmp_path: Path, name: str, line: dict[str, object], text: str) -> None:
-    assert load_prompts(written(tmp_path / name, line, "", line, "")) == [text, text]
+def test_every_form_is_read_word_for_word(tmp_path: Path, line: dict[str, object], text: str) -> None:
+    for name in ("some.jsonl", "some.jsonl.gz"):
+        assert load_prompts(written(tmp_path / name, line, "", line, "")) == [text, text]
 
 
 @pytest.mark.parametrize(
@@ -62,13 +62,10 @@ def test_every_form_is_read_word_for_word(tmp_path: Path, name: str, line: dict[
         (("\n", " "), "holds no prompts; give one JSON object a line with question"),
         ((GSM8K, "{"), "line 2: .*truncated"),
         (("[" * 100_000,), "line 1: "),
-        (([1],), "line 1: Expected `object`, got `array`"),
         (({"id": 1, "ask": "what"},), "line 1 asks nothing; it needs question"),
-        ((HUMAN_EVAL, {"prompt": 3}), r"line 2: Expected `str \| null`, got `int` - at `\$.prompt`"),
         (({**GSM8K, "question": " "},), r"line 1: Expected `str` matching .* at `\$.question`"),
         (({**GSM8K, "question": "x" * (MAX_PROMPT_CHARS + 1)},), r"length <= 12000 - at `\$.question`"),
         (({**MT_BENCH, "turns": []},), "line 1: Expected `array` of length >= 1"),
-        (({**MT_BENCH, "turns": [None]},), r"line 1: Expected `str`, got `null` - at `\$.turns\[0\]`"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, lines: tuple[object, ...], sentence: str) -> None:

@@ -1,13 +1,17 @@
-"""The engine with arms whose answers are made up: turns, warm-up, comparison, refusals, resume, tables."""
+"""The engine: turns, warm-up, refusals and resume with made-up answers, and where answers leave the target's own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edge_drafter import DecodingStats
+from speculation.vlm.model import Vlm
+from vlm_nav_evaluation.experiment.questions import questions
+from vlm_nav_evaluation.experiment.reference_answers import TARGET, Flip, ModelAlone, bugs, first_flip, margins
 from vlm_nav_evaluation.experiment.run import Answer, Arm, Question, take_turns
 from vlm_nav_evaluation.journal import Journal
 
@@ -75,3 +79,31 @@ def test_an_interrupted_run_goes_on_where_it_ended(tmp_path: Path) -> None:
     (tmp_path / "run.jsonl").write_text('{"question": "0", "arm": "one"}\n')
     with pytest.raises(ValueError, match="is no answer"):
         take_turns([arm(log, "one", stop)], ASKED, journal=Journal(tmp_path, "run", {}))
+    (tmp_path / "run.settings.json").write_text("no")
+    with pytest.raises(ValueError, match="is no JSON object; begin again with --restart"):
+        Journal(tmp_path, "run", {})
+
+
+def test_only_flips_above_the_limit_of_the_dtype_are_bugs() -> None:
+    flips = [Flip(0, "sd", 1, 5e-5), Flip(1, "sd", 1, 1e-6), Flip(0, "full", 3, float("nan")), Flip(0, "peer", 0, 1.0)]
+    assert bugs(flips, "float32", ["sd", "full"]) == [flips[2]] and len(bugs(flips, "float64", ["sd"])) == 2
+    assert bugs(flips, "bfloat16", ["sd", "full"]) == []
+    assert margins(flips, ["sd", "fsd"]) == {"sd": [1e-6, 5e-5], "fsd": []}
+    cut = first_flip(0, "sd", [0, 1], [np.zeros(3)] * 2, [0])
+    assert cut is not None and bugs([cut], "float32", ["sd"]) == [cut], "an answer that ends early is always one"
+
+
+def test_an_answer_that_leaves_the_targets_is_found_with_its_margin(target: Vlm) -> None:
+    asked, alone = questions("random", 3), ModelAlone(target, 6)
+
+    def wrong(question: Question) -> Answer:
+        answer = alone.decode(question)
+        return Answer((*answer.tokens[:-1], 0), answer.stats) if question is asked[1] else answer
+
+    run = take_turns([alone.arm(), Arm("wrong", decode=wrong)], asked)
+    (flip,) = alone.flips(run, asked)
+    assert (flip.frame, flip.mode, flip.position) == (1, "wrong", len(run.answers[TARGET][1].tokens) - 1)
+    assert flip.margin > 0.0 and run.different == 1
+    assert run.stats(TARGET)[0].cloud_passes == run.stats(TARGET)[0].tokens == len(run.answers[TARGET][0].tokens)
+    with pytest.raises(ValueError):
+        alone.decode(Question("find it", b"no image"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from unittest.mock import ANY
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vlm_nav_evaluation.fleet.figures import Window, capacity, run
@@ -14,6 +14,7 @@ from vlm_nav_evaluation.fleet.wisp import CLASSES, systems, times_of
 from vlm_nav_evaluation.fleet.workload import Workload
 
 
+@settings(max_examples=50)
 @given(st.integers(0, 130), st.integers(1, 120), st.integers(1, 200))
 def test_capacity_is_what_asking_every_number_finds(knee: int, most: int, guess: int) -> None:
     asked = []

@@ -16,7 +16,7 @@ CHANCES = st.lists(st.floats(0.01, 0.9), min_size=1, max_size=3).map(lambda each
 LEVELS = st.lists(CHANCES, min_size=1, max_size=4).map(tuple)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(LEVELS, st.integers(1, 12), st.integers(1, 4), st.integers(1, 3))
 def test_the_best_tree_has_the_largest_products(
     levels: tuple[tuple[float, ...], ...], size: int, depth: int, heads: int

@@ -21,33 +21,43 @@ def test_a_row_is_measured_again_until_nothing_is_wrong_with_it() -> None:
     assert attempts(lambda: late, 3) == [late, late, late]
 
 
-def test_the_first_zero_counts() -> None:
-    commands = [*every(0.02, 0.4, 9.0, 10.2), *every(0.02, 0.0, 10.22, 13.0)]
-    assert to_zero(commands, 10.0, 13.0) == pytest.approx(0.22, abs=0.021)
+MOVING = every(0.05, 0.4, 9.0, 10.0)
+SILENT = [*every(0.02, 0.4, 9.0, 10.1), (12.9, 0.0)]
 
 
-def test_a_sender_that_fell_silent_commanded_motion_until_its_last_message() -> None:
-    commands = [*every(0.02, 0.4, 9.0, 10.1), (12.9, 0.0)]
-    assert to_zero(commands, 10.0, 13.0) == pytest.approx(0.1, abs=0.021)
-    assert to_zero(commands[:-1], 10.0, 13.0) == pytest.approx(0.1, abs=0.021)
+@pytest.mark.parametrize(
+    ("why", "commands", "expected"),
+    [
+        ("the first zero counts", [*every(0.02, 0.4, 9.0, 10.2), *every(0.02, 0.0, 10.22, 13.0)], 0.22),
+        ("who fell silent commanded motion until the last message", SILENT, 0.1),
+        ("no zero came afterwards", SILENT[:-1], 0.1),
+        ("motion until the end of the fault is no stop", every(0.02, 0.4, 9.0, 13.5), None),
+        ("it stood already", every(0.02, 0.0, 9.0, 13.0), 0.0),
+        ("nothing was commanded", [], 0.0),
+    ],
+)
+def test_standing_is_counted_from_the_last_command_to_move(
+    why: str, commands: list[tuple[float, float]], expected: float | None
+) -> None:
+    found = to_zero(commands, 10.0, 13.0)
+    assert found == (None if expected is None else pytest.approx(expected, abs=0.021)), why
 
 
-def test_the_last_request_of_a_sender_that_fell_silent_is_obeyed_until_somebody_stops_the_robot() -> None:
-    moving = every(0.05, 0.4, 9.0, 10.0)
-    assert to_zero(moving, 10.0, 13.0, obeyed_s=1.0) == pytest.approx(1.0)
-    assert to_zero([*moving, (10.2, 0.0)], 10.0, 13.0, obeyed_s=1.0) == pytest.approx(0.2)
-    assert to_zero([*moving, (10.6, 0.0)], 10.0, 13.0, obeyed_s=1.0) == pytest.approx(0.6)
-    assert to_zero(moving, 10.0, 10.5, obeyed_s=1.0) is None
-    assert to_zero(every(0.05, 0.0, 9.0, 9.9), 10.0, 13.0, obeyed_s=1.0) == 0.0, "it stood"
-
-
-def test_motion_until_the_end_of_the_fault_is_no_stop() -> None:
-    assert to_zero(every(0.02, 0.4, 9.0, 13.5), 10.0, 13.0) is None
-
-
-def test_a_robot_that_stood_already_takes_no_time() -> None:
-    assert to_zero(every(0.05, 0.0, 9.0, 13.0), 10.0, 13.0) == pytest.approx(0.0, abs=0.051)
-    assert to_zero([], 10.0, 13.0) == 0.0
+@pytest.mark.parametrize(
+    ("why", "commands", "until", "expected"),
+    [
+        ("the last request is obeyed for so long", MOVING, 13.0, 1.0),
+        ("somebody stopped the robot before", [*MOVING, (10.2, 0.0)], 13.0, 0.2),
+        ("somebody stopped it late", [*MOVING, (10.6, 0.0)], 13.0, 0.6),
+        ("the fault ended before", MOVING, 10.5, None),
+        ("it stood", every(0.05, 0.0, 9.0, 9.9), 13.0, 0.0),
+    ],
+)
+def test_a_request_of_a_sender_that_fell_silent_is_obeyed_for_a_second(
+    why: str, commands: list[tuple[float, float]], until: float, expected: float | None
+) -> None:
+    found = to_zero(commands, 10.0, until, obeyed_s=1.0)
+    assert found == (None if expected is None else pytest.approx(expected)), why
 
 
 @given(

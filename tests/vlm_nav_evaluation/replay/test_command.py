@@ -60,14 +60,14 @@ def test_two_runs_agree_and_a_third_goes_on(
 ) -> None:  # fmt: skip
     one, two = tmp_path / "one", tmp_path / "two"
     both = [bag, tmp_path / "lost.mcap"]
-    modes = ("--modes", "cloud,sd,fsd,edge", "--rtt-ms", "0,20")
+    modes = ("--modes", "cloud,fsd,edge", "--rtt-ms", "0,20")
     assert replay(one, both, tiny_draft, verifier, *modes, "--check", "--target-model", str(tiny_target)) == 0
     said = capsys.readouterr().out
     data = report(one)
     assert data["frames"] == FRAMES - 1 and "Early Exits, Table 8" in said and "left out: " in said
     reasons = [(entry["bag"], entry["frame"]) for entry in data["left_out"]]
     assert reasons == [("walk", 2), ("lost.mcap", None)]
-    assert set(data["arms"]) == {"cloud", "sd", "fsd", "edge", "cloud +20 ms", "sd +20 ms", "fsd +20 ms"}
+    assert set(data["arms"]) == {"cloud", "fsd", "edge", "cloud +20 ms", "fsd +20 ms"}
     assert data["reference"] == "target"
     steps = [json.loads(line) for line in (one / "steps.jsonl").read_text().splitlines()]
     assert {(step["more"]["index"], step["more"]["prompt"]) for step in steps} == {
@@ -145,9 +145,7 @@ def test_the_target_decides_whether_prompts_explain_the_robot(
     [
         (("--modes", "warp"), "give one or more of cloud,edge,sd,fsd"),
         (("--rtt-ms", "-1"), "give milliseconds from 0 to 10000"),
-        (("--gamma", "some"), "give a number or auto"),
         (("--skip", "-1"), "skip -1 is outside 0 to any"),
-        (("--profile", "warp"), "unknown device profile"),
         (("--link", "string"), "unknown link 'string'; links.json has wifi"),
         (("--drafting", "branches=-1"), "branches -1 is outside 0 to any"),
         (("--profile", "go2_a100_scaled"), "the verifier declares profile 'raw', this replay 'go2_a100_scaled'"),

@@ -1,4 +1,4 @@
-"""The report of steps whose times are made up."""
+"""The report of steps whose times and actions are made up."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from edge_drafter import DecodingStats
+from speculation.language.prompts import STOP, ActionKind, ActionSize, NavigationAction
 from vlm_nav_evaluation.experiment.reference_answers import TARGET
 from vlm_nav_evaluation.experiment.run import Answer, Run
+from vlm_nav_evaluation.replay.agreement import Pair, agreement, agreement_table
 from vlm_nav_evaluation.replay.report import ReplayArm, build, headlines, overruns, text
 
 DECLARED = {"scale": "1:10", "draft_s": 0.01, "verify_s": 0.06, "one_way_s": 0.0}
@@ -83,3 +85,21 @@ def test_answers_are_compared_with_those_that_were_given_while_recording() -> No
     assert "sd: 1 of 2 answers are those that were given while recording. NOT at walk:1: is it the same" in said
     assert "edge: 1 of 1 answers are those that were given while recording" in said
     assert report(sd=[answer(0, "sd")])["arms"]["sd"]["given"] is None
+
+
+LEFT = NavigationAction(ActionKind.TURN_LEFT, ActionSize.SMALL)
+FAR_LEFT = NavigationAction(ActionKind.TURN_LEFT, ActionSize.LARGE)
+RIGHT = NavigationAction(ActionKind.TURN_RIGHT, ActionSize.SMALL)
+AHEAD = NavigationAction(ActionKind.FORWARD, ActionSize.LARGE)
+
+
+def test_rates_say_what_was_equal_and_what_was_mixed_up() -> None:
+    pairs: list[Pair] = [
+        (LEFT, LEFT), (FAR_LEFT, LEFT), (RIGHT, LEFT), (RIGHT, RIGHT), (STOP, STOP), (STOP, AHEAD), (AHEAD, STOP),
+        (None, AHEAD),
+    ]  # fmt: skip
+    found = agreement(pairs)
+    assert (found["frames"], found["exact"], found["kind"], found["unreadable"]) == (8, 3 / 8, 4 / 8, 1)
+    assert found["left_right_swapped"] == 0.25
+    assert (found["stop_precision"], found["stop_recall"]) == (0.5, 0.5)
+    assert "37.5%" in agreement_table({"fsd": found, "without a stop": agreement([(LEFT, LEFT)])})

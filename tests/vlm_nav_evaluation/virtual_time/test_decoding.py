@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_drafter import Mode, StepResult
+from edge_drafter import Mode
 from speculation.pass_cost import Load
 from vlm_nav_evaluation.virtual_time import SERVER, Recording, Synthetic, Timings, decode, drafting
 from vlm_nav_evaluation.virtual_time.decoding import run_mode
@@ -24,19 +24,8 @@ def cloud_s(timings: Timings, tokens: int) -> float:
     return 2.0 * timings.one_way_s + tokens * timings.verify_s
 
 
-def stats_of(results: list[StepResult]) -> list[object]:
-    return [(result.tokens, result.stats) for result in results]
-
-
 def answers(recording: Recording) -> list[tuple[int, ...]]:
     return [step.tokens for step in recording.steps]
-
-
-@pytest.mark.parametrize("mode", LINKED)
-def test_two_runs_are_equal_to_the_last_bit(mode: Mode) -> None:
-    recording = Synthetic(tokens=20, second=0.4, sharpness=0.7, seed=3).draw(2)
-    runs = [decode(recording, GO2, drafting(mode, recording)) for _ in range(2)]
-    assert stats_of(runs[0]) == stats_of(runs[1])
 
 
 def test_cloud_takes_what_its_formula_says() -> None:
@@ -52,23 +41,17 @@ def sd_by_hand(recording: Recording, index: int, gamma: int, timings: Timings) -
     step = recording.steps[index]
     n, place, seconds = len(step.tokens), 1, 0.0
     while place < n:
-        room = min(gamma, n - place - 1)
-        drafted = accepted = 0
-        on_path = True
-        while drafted < room:
-            token = int(step.draft_tokens[place + drafted, 0])
-            on_path = on_path and token == step.tokens[place + drafted]
-            accepted += on_path
-            drafted += 1
+        drafted = min(gamma, n - place - 1)
+        right = [int(step.draft_tokens[at, 0]) == step.tokens[at] for at in range(place, place + drafted)]
         tokens = 1 + drafted
         seconds += drafted * timings.draft_s + timings.target_forward_s(Load(1, tokens)) + 2 * timings.one_way_s
-        place += accepted + 1
+        place += (right.index(False) if False in right else drafted) + 1
     return seconds
 
 
-@pytest.mark.parametrize("gamma", [1, 4, 7])
+@pytest.mark.parametrize("gamma", [1, 4])
 def test_sd_takes_what_drafting_sending_and_verifying_take(gamma: int) -> None:
-    recording = Synthetic(tokens=60, seed=gamma).draw(3)
+    recording = Synthetic(tokens=40, seed=gamma).draw(2)
     timings = replace(GO2, verify_token_s=0.004, edge_prefill_s=0.3)
     results = decode(recording, timings, drafting("sd", recording, gamma=gamma))
     assert timings.edge_prefill_s > 2 * timings.one_way_s, "the edge knows the first token before it drafts"
@@ -76,10 +59,10 @@ def test_sd_takes_what_drafting_sending_and_verifying_take(gamma: int) -> None:
         assert result.stats.total_s == pytest.approx(0.3 + sd_by_hand(recording, index, gamma, timings), abs=1e-9)
 
 
-@pytest.mark.parametrize("gamma", [1, 4, 7])
+@pytest.mark.parametrize("gamma", [1, 4])
 def test_server_sd_takes_what_drafting_and_verifying_take_and_one_round_trip(gamma: int) -> None:
     """The cloud goes on at once after each commit, so the link is paid once a step, not once a round."""
-    recording = Synthetic(tokens=60, seed=gamma).draw(3)
+    recording = Synthetic(tokens=40, seed=gamma).draw(2)
     timings = replace(GO2, verify_token_s=0.004, server_draft_s=0.011, server_draft_prefill_s=0.2, cloud_prefill_s=0.3)
     alone = replace(timings, draft_s=0.011, one_way_s=0.0)
     results = decode(recording, timings, drafting("server_sd", recording, gamma=gamma, draft_tokens=0))
@@ -87,7 +70,7 @@ def test_server_sd_takes_what_drafting_and_verifying_take_and_one_round_trip(gam
     for index, result in enumerate(results):
         expected = 0.5 + 2 * timings.one_way_s + sd_by_hand(recording, index, gamma, alone)
         assert result.stats.total_s == pytest.approx(expected, abs=1e-9)
-        assert result.stats.draft_forwards == 0 and result.stats.cloud_passes < 60
+        assert result.stats.draft_forwards == 0 and result.stats.cloud_passes < 40
 
 
 @pytest.mark.parametrize(("one_way_s", "useless"), [(0.0, True), (0.0, False), (0.2, False)])
@@ -100,12 +83,12 @@ def test_full_beside_a_draft_model_keeps_up_with_server_sd_at_its_best(one_way_s
     own = replace(recording, steps=tuple(replace(s, draft_tokens=s.draft_tokens + 1) for s in recording.steps))
     timings = Timings("specedge", 0.011, 0.0, 0.0942, one_way_s=one_way_s, server_draft_s=0.011)
 
-    def seconds(mode: str, **given: Any) -> float:
-        return sum(
-            each.stats.total_s for each in run_mode(mode, recording if mode != "full" else edge, timings, **given)
-        )
-
     edge = own if useless else recording
+
+    def seconds(mode: str, **given: Any) -> float:
+        answered = run_mode(mode, edge if mode == "full" else recording, timings, **given)
+        return sum(each.stats.total_s for each in answered)
+
     best = min(seconds("server_sd", gamma=depth) for depth in (4, 5, 6))
     beside = SERVER.changed(draft_model=Path("beside"))
     full = seconds("full", server=beside, beside=recording)
@@ -115,23 +98,6 @@ def test_full_beside_a_draft_model_keeps_up_with_server_sd_at_its_best(one_way_s
         # Without a link the edge's drafts cost the verifier nothing, and the ledger still makes some of its own.
         assert full < without / 0.88
         assert (without > 1.2 * best) is (one_way_s > 0.0)
-
-
-def test_a_slow_link_makes_image_bytes_count() -> None:
-    recording = Synthetic(tokens=10, image_bytes=50_000).draw(1)
-    fast = decode(recording, GO2, drafting("cloud", recording))[0].stats
-    slow = decode(recording, replace(GO2, up_bits_per_s=1e6), drafting("cloud", recording))[0].stats
-    assert slow.total_s - fast.total_s == pytest.approx(slow.bytes_up * 8 / 1e6, abs=1e-9)
-    assert slow.bytes_up > 50_000
-
-
-def test_several_edges_share_one_verifier() -> None:
-    recording = Synthetic(tokens=30).draw(4)
-    results = decode(recording, GO2, drafting("sd", recording), edges=2)
-    alone = decode(recording, GO2, drafting("sd", recording))
-    assert [result.tokens for result in results] == answers(recording)
-    assert sum(each.stats.total_s for each in results) >= sum(each.stats.total_s for each in alone) - 1e-9
-    assert sum(each.stats.server_queue_s for each in results) > 0.0
 
 
 @pytest.mark.parametrize(
@@ -171,7 +137,7 @@ def test_prefills_in_chunks_change_times_alone(chunk: int) -> None:
 times = st.floats(0.0, 0.3)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     mode=st.sampled_from(LINKED),
     gamma=st.sampled_from([0, 1, 3, 5, "auto"]),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.interfaces import Row
@@ -15,7 +15,7 @@ from speculation.pass_cost import Load, PassCost
 from speculation.sampling import Greedy
 from speculation.wire import ROOT
 from tests.cloud_verifier.prefills import prefill_at_once
-from vlm_nav_evaluation.virtual_time.models import RecordedDraftModel, RecordedEngine
+from vlm_nav_evaluation.virtual_time.models import RecordedEngine
 from vlm_nav_evaluation.virtual_time.recording import RecordedStep, Recording, Table
 from vlm_nav_evaluation.virtual_time.synthetic import EOS, VOCABULARY, Synthetic
 from vlm_nav_evaluation.virtual_time.timings import Timings
@@ -68,8 +68,7 @@ def test_files_that_are_no_recording_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="No such file"):
         Recording.load(tmp_path / "none.npz")
     recorded().save(tmp_path / "whole.npz")
-    cut = (tmp_path / "whole.npz").read_bytes()[:-300]
-    for name, data in (("text.npz", b"text"), ("empty.npz", b""), ("cut.npz", cut)):
+    for name, data in (("text.npz", b"text"), ("cut.npz", (tmp_path / "whole.npz").read_bytes()[:-300])):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(ValueError, match=f"{name} is no recording"):
             Recording.load(tmp_path / name)
@@ -80,22 +79,7 @@ def test_files_that_are_no_recording_are_named(tmp_path: Path) -> None:
         Synthetic(tokens=3).draw(1).save(tmp_path / "synthetic.npz")
 
 
-def test_forwards_take_their_time_and_nothing_is_computed_twice() -> None:
-    recording = recorded()
-    tokens = recording.steps[0].tokens
-    spent: list[float] = []
-    model = RecordedDraftModel(recording, Timings(draft_s=1.0, draft_leaf=0.25, edge_prefill_s=5.0), spent.append)
-    model.begin("prompt 0", recording.image(0))
-    model.root_logits()
-    model.root_logits()
-    model.extend(tokens[:2], (ROOT, 0))
-    assert model.commit((0,), tokens[1]) == {1: ROOT}  # it was fed, so its logits are known
-    model.root_logits()
-    assert model.commit((), tokens[2]) == {}
-    model.extend([9, 8], (ROOT, ROOT))  # the root rides in front
-    assert spent == [5.0, 1.0, 1.25, 1.5]
-
-
+@settings(max_examples=50)
 @given(data=st.data(), seed=st.integers(0, 50))
 def test_drafts_are_judged_as_the_rule_judges_them(data: st.DataObject, seed: int) -> None:
     """Target and exits: a walk over a recording gives what `Greedy` gives on logits of the same predictions."""
@@ -128,26 +112,16 @@ def test_drafts_are_judged_as_the_rule_judges_them(data: st.DataObject, seed: in
             assert verdict.path[: len(expected.path)] == expected.path
 
 
-def test_an_exit_is_as_confident_as_all_its_tokens_or_as_its_most_probable_one() -> None:
-    recording = replace(recorded(), reliability={}, short_list=None)
-    first = recording.steps[0]
-    assert first.exit_tokens is not None and first.exit_probabilities is not None
-    tokens, chances = first.exit_tokens[3:5, 0].tolist(), first.exit_probabilities[3:5, 0]
-    step = replace(first, tokens=(*first.tokens[:3], *tokens, *first.tokens[5:]))
-    for by_highest, expected in ((False, chances[0] * chances[1]), (True, max(chances))):
-        engine = RecordedEngine(replace(recording, steps=(step,), by_highest=by_highest), Timings(), nothing)
-        prefill_at_once(engine, 0, engine.prepare("prompt 0", recording.image(0)), step.tokens[:3], 20)
-        (output,) = (each for each in engine.verify([Row(0, tuple(tokens[:1]), (ROOT,))]) if each.layer == 0)
-        verdict = output.verdicts[0]
-        assert (verdict.path, verdict.token) == ((0,), tokens[1])
-        assert verdict.confidence == pytest.approx(float(expected))
-
-
 COST = PassCost(token_s=0.001, interaction_s=1e-6, cached_s=1e-6, constant_s=0.02)
 
 
-@pytest.mark.parametrize("cost", [None, COST])
-@given(sizes=st.lists(st.integers(1, 60), max_size=6), prompt=st.sampled_from([1, 120]), beside=st.booleans())
+@settings(max_examples=50)
+@given(
+    cost=st.sampled_from([None, COST]),
+    sizes=st.lists(st.integers(1, 60), max_size=6),
+    prompt=st.sampled_from([1, 120]),
+    beside=st.booleans(),
+)
 def test_the_chunks_of_a_prefill_take_its_time_together(
     cost: PassCost | None, sizes: list[int], prompt: int, beside: bool
 ) -> None:
@@ -202,10 +176,8 @@ def test_a_synthetic_recording_matches_its_settings() -> None:
     ("wrong", "named"),
     [
         ({"miss": 1.2}, "miss"),
-        ({"acceptance": -0.1}, "acceptance"),
         ({"tokens": 0}, "tokens"),
         ({"exits": (5, 3)}, "exits"),
-        ({"exits": (3, 27)}, "exits"),
         ({"mean_exit": 27.0}, "mean_exit"),
     ],
 )

@@ -23,35 +23,6 @@ def test_tasks_wake_in_the_order_of_time_and_ties_in_the_order_of_planning() -> 
     assert seen == [(1.0, "a"), (2.0, "b"), (2.0, "a"), (2.5, "b"), (4.0, "a")]
 
 
-def test_a_wait_ends_with_a_message_or_with_its_time() -> None:
-    timeline, seen = Timeline(), list[tuple[float, str | None]]()
-    inbox: Inbox[str] = Inbox(timeline)
-    timeline.at(1.0, lambda: inbox.put("message"))
-
-    def reader() -> None:
-        for seconds in (5.0, 0.5, 0.0):
-            inbox.wait(seconds)
-            seen.append((timeline.now, inbox.take()))
-        timeline.sleep(10.0)  # past the alarm of the first wait, which must not end a later wait
-        seen.append((timeline.now, None))
-
-    timeline.run([reader])
-    assert seen == [(1.0, "message"), (1.5, None), (1.5, None), (11.5, None)]
-
-
-def test_an_event_that_is_due_is_run_before_a_message_is_taken() -> None:
-    timeline = Timeline()
-    inbox: Inbox[int] = Inbox(timeline)
-
-    def reader() -> None:
-        timeline.at(timeline.now, lambda: inbox.put(1))
-        assert inbox.take() == 1
-        timeline.cancel(timeline.at(timeline.now, lambda: inbox.put(2)))
-        assert inbox.take() is None
-
-    timeline.run([reader])
-
-
 def test_a_task_that_is_killed_ends_where_it_waits_and_ends_no_other() -> None:
     timeline, seen = Timeline(), list[tuple[float, str]]()
     inbox: Inbox[str] = Inbox(timeline)

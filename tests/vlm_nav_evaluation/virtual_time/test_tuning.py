@@ -52,7 +52,7 @@ def test_the_search_finds_the_fastest_of_all(mode: str, monkeypatch: pytest.Monk
     """Against every candidate on every answer."""
     monkeypatch.setattr(tuning, "BUDGET", 8)
     monkeypatch.setattr(tuning, "RUNGS", ((1, 4), (2, 2), (4, 1)))
-    recording, timings = Synthetic(tokens=16, acceptance=0.85).draw(4), load_timings("go2").with_server_draft()
+    recording, timings = Synthetic(tokens=12, acceptance=0.85).draw(4), load_timings("go2").with_server_draft()
     decoded = []
 
     def counted(mode: str, recording: Recording, timings: Timings, **changes: Any) -> list[StepResult]:

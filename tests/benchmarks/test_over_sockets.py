@@ -1,4 +1,4 @@
-"""Latency and exactness as commands, over real sockets with tiny models."""
+"""Programs that decode over real sockets, with tiny models: latency, exactness, sampling, two checkouts."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import exactness, latency
+from benchmarks import against, exactness, latency, sampling
+from spec_vlm_nav.graph import PROJECT
 from tests.photographs import TASKS, write_mmspec
 
 pytestmark = pytest.mark.usefixtures("forked_verifiers")
 
 
 @pytest.fixture
-def line(tiny_target: Path, tiny_draft: Path, kept: Path) -> list[str]:
-    models = f"--target-model {tiny_target} --draft-model {tiny_draft} --frames random --guide never --max-tokens 6"
-    return f"{models} --gamma 2 --steps 2 --save".split()
+def line(asked: list[str], kept: Path) -> list[str]:
+    """Return the flags with which figures of two frames are saved."""
+    return [*asked, "--gamma", "2", "--steps", "2", "--save"]
 
 
 def test_modes_are_timed_in_turns_and_a_round_trip_is_declared(
@@ -77,3 +78,25 @@ def test_questions_in_mmspecs_form_are_timed_and_exact_in_all_their_turns(
     assert timed["sd"]["tokens"] == exact["all"]["sd"]["tokens"] and timed["sd"]["mean_accepted_tokens"] >= 1.0
     assert latency.main([*slow, "--capacity", "200"]) == 2
     assert "the 200 of a session" in capsys.readouterr().err
+
+
+pytestmark = pytest.mark.usefixtures("forked_verifiers")
+
+
+def test_bytes_are_measured_on_the_socket(line: list[str], kept: Path) -> None:
+    assert sampling.main(line) == 0
+    data = json.loads((kept / "sampling_raw_float32.json").read_text())
+    up = {name: each["bytes_up_per_round"] for name, each in data["figures"].items()}
+    down = {name: each["bytes_down_per_round"] for name, each in data["figures"].items()}
+    # Two float64 probabilities, or two distributions of float32, on top of the tokens.
+    assert up["coupled sd"] < up["split sd"] < up["coupled sd"] + 40
+    assert up["whole sd"] > data["vocabulary"] * 4
+    assert down["split sd"] > down["coupled sd"] + 200
+    assert (kept / "sampling.png").is_file()
+
+
+def test_a_checkout_is_as_good_as_itself(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert against.main(["--with", str(PROJECT), "--steps", "1", "--modes", "cloud,sd", *asked]) == 0
+    printed = capsys.readouterr().out
+    assert "answers that differ: 0" in printed
+    assert [line.split()[0] for line in printed.splitlines()[2:4]] == ["cloud", "sd"]
