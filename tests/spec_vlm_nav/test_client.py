@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spec_vlm_nav.client import (
@@ -154,19 +154,10 @@ def test_cancelling_waits_for_the_end_and_does_not_wait_for_ever() -> None:
     assert restarted.end is not None and restarted.end.outcome is Outcome.CANCELLED and not restarted.end.stopped
 
 
-EVENTS = st.lists(
-    st.tuples(
-        st.sampled_from(
-            ["up", "down", "yes", "no", "unknown", "inactive", "found", "beat", "feedback", "cancel", "start", "begun"]
-        ),
-        st.integers(0, 3),
-        st.floats(0.01, 8.0),
-    ),
-    max_size=60,
-)
+WHAT = ["up", "down", "yes", "no", "unknown", "inactive", "found", "beat", "feedback", "cancel", "start", "begun"]
+EVENTS = st.lists(st.tuples(st.sampled_from(WHAT), st.integers(0, 3), st.floats(0.01, 8.0)), max_size=60)
 
 
-@settings(deadline=None)
 @given(EVENTS)
 def test_no_order_of_events_sends_a_goal_after_a_cancel_or_an_end(events: list[tuple[str, int, float]]) -> None:
     pursuit, now, sent, taken_by = Pursuit(BALL, 0.0), 0.0, 0, set[int]()
@@ -211,14 +202,11 @@ def test_no_order_of_events_sends_a_goal_after_a_cancel_or_an_end(events: list[t
     [
         ("the red ball", "find the red ball"),
         ("  the   red\nball ", "find the red ball"),
-        ("Find the red ball", "Find the red ball"),
-        ("go to the door", "go to the door"),
         ("finder", "find finder"),
         ("could you look for a green chair?", "could you look for a green chair?"),
         ("la bouteille argentée", "find la bouteille argentée"),
         ("suche den roten Ball", "suche den roten Ball"),
         ("not the red ball", "not the red ball"),
-        ("halt", "halt"),
         ("arrête-toi", "arrête-toi"),
     ],
 )

@@ -93,7 +93,7 @@ def test_a_simulator_that_was_held_up_does_not_jump(robot: tuple[SimulatedGo2, C
     assert math.dist(before[:2], go2.pose[:2]) <= 0.4 * 0.1 + 1e-6
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(0, 16, 3))
 def test_the_guard_stops_it_before_whatever_stands_ahead(seed: int) -> None:
     clock = Clock()
     go2 = SimulatedGo2(scene_of(seed, "middle", ""), clock, 28)
