@@ -181,16 +181,6 @@ def test_frames_that_cannot_be_published_are_no_health(rig: Rig) -> None:
     rig.capture.stop()
 
 
-def test_nothing_is_published_after_stop_and_the_source_is_closed(rig: Rig) -> None:
-    rig.give(1)
-    rig.capture.stop()
-    rig.source.frames.put(np.full((2, 2, 3), 2, np.uint8))
-    assert rig.source.closed == 1
-    rig.now += 10.0
-    rig.capture.tick(rig.now)
-    assert rig.published == [(1, 100.0)] and rig.source.opened == 1 and not rig.log.lines
-
-
 @pytest.mark.parametrize("source", ["", "/dev/video0"])
 def test_a_source_that_is_none_is_refused_with_those_that_are(source: str) -> None:
     with pytest.raises(ValueError, match="none of videohub, multicast, topic:NAME; of another camera take"):

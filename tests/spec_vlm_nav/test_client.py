@@ -62,14 +62,6 @@ def test_a_restarted_server_is_asked_for_the_goal_that_it_goes_on_with() -> None
     assert pursuit.end == FOUND
 
 
-def test_a_restarted_server_that_knows_nothing_of_the_goal_ends_it() -> None:
-    pursuit = taken()
-    pursuit.unknown(1, 5.0)
-    orders = run(pursuit, 5.0, LOST_S + 1.0)
-    assert Do.SEND not in {order.do for _, order in orders}
-    assert pursuit.end is not None and pursuit.end.outcome is Outcome.FAILED and not pursuit.end.stopped
-
-
 def test_a_server_that_is_not_active_is_asked_again_for_a_moment_and_for_as_long_as_it_starts() -> None:
     fresh = taken()
     fresh.result(1, INACTIVE, SERVER_S - 1.0)
@@ -101,8 +93,7 @@ def test_a_server_that_is_not_active_is_asked_again_for_a_moment_and_for_as_long
 
 def test_what_never_comes_back_ends_the_goal() -> None:
     nobody = Pursuit(BALL, 0.0)
-    assert not run(nobody, 0.0, SERVER_S) and nobody.end is None
-    run(nobody, SERVER_S, 1.0)
+    assert not run(nobody, 0.0, SERVER_S + 1.0)
     assert nobody.end is not None and nobody.end.outcome is Outcome.REFUSED and nobody.end.stopped
     dead = taken()
     orders = run(dead, 0.1, GONE_S + 1.0)
@@ -130,12 +121,6 @@ def test_cancelling_waits_for_the_end_and_does_not_wait_for_ever() -> None:
     end = GoalEnd(Outcome.CANCELLED, "CANCELLED", "cancelled")
     pursuit.result(1, end, 2.2)
     assert pursuit.end == end
-    deaf = taken()
-    deaf.cancel(1.0)
-    for tenth in range(10, int(10 * STOP_S) + 20):
-        deaf.heartbeat(0.1 * tenth)
-        deaf.step(0.1 * tenth)
-    assert deaf.end is not None and deaf.end.outcome is Outcome.CANCELLED and not deaf.end.stopped
     dead = taken()
     dead.cancel(PROBE_S + 1.0)
     told = [now for now, order in run(dead, PROBE_S + 1.0, 200.0) if order.do is Do.CANCEL]
@@ -147,11 +132,6 @@ def test_cancelling_waits_for_the_end_and_does_not_wait_for_ever() -> None:
     assert not early.step(0.2) and early.end is None, "the answer is awaited"
     early.answered(1, True, 0.3)
     assert Order(Do.CANCEL, 1) in early.step(0.4)
-    restarted = taken()
-    restarted.cancel(1.0)
-    restarted.unknown(1, 3.0)
-    run(restarted, 3.0, LOST_S + 0.5)
-    assert restarted.end is not None and restarted.end.outcome is Outcome.CANCELLED and not restarted.end.stopped
 
 
 WHAT = ["up", "down", "yes", "no", "unknown", "inactive", "found", "beat", "feedback", "cancel", "start", "begun"]

@@ -109,12 +109,3 @@ def test_the_guard_stops_it_before_whatever_stands_ahead(seed: int) -> None:
     assert limited.vx == 0.0 and go2.velocity == (0.0, 0.0, 0.0)
     assert go2.truth().collisions == 0 and go2.truth().path_length > 0.1
     go2.close()
-
-
-def test_its_battery_lasts_for_two_hours(robot: tuple[SimulatedGo2, Clock]) -> None:
-    go2, clock = robot
-    shown = []
-    for hours in (0.0, 0.5, 1.0, 1.0):
-        clock.now += 3600.0 * hours
-        shown.append(go2.charge)
-    assert shown == [100, 75, 25, 0]

@@ -130,6 +130,18 @@ class Client:
         self._images.publish(image)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def waiting(turning_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Forked, Path]]:
+    """A node without a verifier, and its log: it starts and waits while the others are tested."""
+    log = tmp_path_factory.mktemp("waiting") / "log"
+    given = (f"verifier:={free_address()}", "welcome_s:=3600.0", "autostart:=true")
+    with log.open("w") as out:
+        words = [*command(turning_model, *given), "-r", "__ns:=/waiting"]
+        process = Forked(words, stdout=out, stderr=out, cwd=PROJECT)
+    yield process, log
+    process.kill()
+
+
 @pytest.fixture
 def client() -> Iterator[Client]:
     made = Client()
@@ -249,15 +261,10 @@ def test_a_verified_answer_places_the_object_in_odometrys_frame_and_a_verifier_t
     assert np.array_equal(covariance, covariance.T) and (np.linalg.eigvalsh(covariance) > 0.0).all()
 
 
-def test_it_can_be_ended_while_it_waits_for_its_verifier(turning_model: Path, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    with log.open("w") as out:
-        words = command(turning_model, f"verifier:={free_address()}", "welcome_s:=3600.0", "autostart:=true")
-        process = Forked(words, stdout=out, stderr=out, cwd=PROJECT)
-    try:
-        until(lambda: "waiting for the verifier: " in log.read_text(), "the reason in the log")
-    finally:
-        process.terminate()
-        # Less than it would wait for.
-        process.wait(LIMIT_S)
+def test_it_can_be_ended_while_it_waits_for_its_verifier(waiting: tuple[Forked, Path]) -> None:
+    process, log = waiting
+    until(lambda: "waiting for the verifier: " in log.read_text(), "the reason in the log")
+    process.terminate()
+    # Less than it would wait for.
+    process.wait(LIMIT_S)
     assert "Traceback" not in log.read_text()
