@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spec_vlm_nav.bridge import END_S, PROBE_S, RATE_HZ, STOP_RETRY_S, Bridge
+from spec_vlm_nav.bridge import END_S, PROBE_S, RATE_HZ, STOP_RETRY_S, Bridge, battery_status
 from spec_vlm_nav.diagnostics import Level
 from spec_vlm_nav.guard import Guard, GuardSettings
 from spec_vlm_nav.odometry import OdometrySample
@@ -568,3 +568,8 @@ def moving(sent: Sequence[SportRequest]) -> bool:
         if call.api_id == (SportApi.MOVE if call.service == SPORT else AvoidApi.MOVE):
             return moves(call)
     return False
+
+
+def test_a_battery_that_runs_low_is_named() -> None:
+    full, low = battery_status(87.0), battery_status(19.0)
+    assert (full.level, full.message, low.level, low.message) == (Level.OK, "87 %", Level.WARN, "19 %, charge it")

@@ -139,6 +139,17 @@ def test_a_node_that_does_not_come_back_brings_all_down(hangs: bool) -> None:
     assert world.verbs()[:2] == ["deactivate vlm_nav", "deactivate action_executor"]
 
 
+def test_a_node_that_dies_in_the_middle_of_a_transition_is_asked_again() -> None:
+    world = World()
+    world.nodes["vlm_nav"].takes_s = 3.0
+    world.manager.startup(world.now)
+    world.run(1.0)
+    world.nodes["vlm_nav"].restart()
+    world.run(10.0)
+    assert world.verbs().count("configure vlm_nav") == 2
+    assert world.manager.is_active(world.now)[0]
+
+
 def test_who_deactivates_a_node_by_hand_keeps_it_so() -> None:
     world = up()
     world.nodes["go2_bridge"].state = State.INACTIVE
@@ -148,6 +159,16 @@ def test_who_deactivates_a_node_by_hand_keeps_it_so() -> None:
     world.manager.startup(world.now)
     world.run(2.0)
     assert world.verbs() == ["activate go2_bridge"] and world.manager.is_active(world.now)[0]
+
+
+def test_one_that_hangs_on_the_way_down_does_not_hold_up_the_others() -> None:
+    world = up()
+    world.nodes["vlm_nav"].takes_s = 1000.0
+    world.manager.shutdown(world.now)
+    world.run(4.0)
+    assert world.nodes["go2_bridge"].state is not State.ACTIVE
+    world.run(STOP_S)
+    assert world.manager.phase is Phase.DOWN
 
 
 def test_an_active_node_whose_heartbeat_is_missing_is_not_ready() -> None:

@@ -384,8 +384,9 @@ def every(count: int, outcome: Outcome, otherwise: Outcome, words: str = "") -> 
         ([LEFT], every(1, Outcome.FAULT, Outcome.DONE, "nav2"), End.ROBOT_FAULT, "3 in a row failed; the last: nav2 4"),
         ([LEFT] * 12 + [DONE], every(3, Outcome.DONE, Outcome.FAULT), End.STOPPED, ""),
         ([LEFT], lambda step: None, End.ROBOT_FAULT, "did not end within 15 s"),
+        (["nonsense"], every(1, Outcome.DONE, Outcome.DONE), End.NO_VALID_ACTION, " in a row; the last: "),
     ],
-    ids=["blocked", "a free move", "stuck", "a way ahead", "faults", "a sound move", "never ends"],
+    ids=["blocked", "a free move", "stuck", "a way ahead", "faults", "a sound move", "never ends", "no actions"],
 )
 def test_a_robot_that_cannot_go_on_ends_the_goal_and_one_that_gets_ahead_does_not(
     answers: list[str | Exception], outcome: Callable[[int], Execution | None], end: End, words: str
