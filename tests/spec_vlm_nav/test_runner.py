@@ -50,22 +50,14 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spec_vlm_nav.runner.TERMINATE_S", LIMIT_S)
 
 
-def test_output_is_prefixed_and_the_end_is_polite_and_in_reverse() -> None:
-    lines = Lines()
-    with Runner(Graph((), (python("a", POLITE), python("b", POLITE))), {}, lines) as runner:
-        runner.start()
-        runner.wait_until(lambda: lines.has("a", "up") and lines.has("b", "up"), "both up", LIMIT_S)
-    assert lines.has("a", "bye") and lines.has("b", "bye")
-    assert not runner.alive("a") and not runner.alive("b")
-
-
-def test_managed_nodes_end_before_the_robot_that_they_stop() -> None:
+def test_the_end_is_polite_and_of_managed_nodes_before_the_robot_that_they_stop() -> None:
     lines = Lines()
     node = NodeSpec("bridge", "sim.yaml", managed=True, module="tests.spec_vlm_nav.slow_end")
     with Runner(Graph((), (node, python("robot", POLITE))), {}, lines) as runner:
         runner.start()
         runner.wait_until(lambda: lines.has("bridge", "up") and lines.has("robot", "up"), "both up", LIMIT_S)
     assert lines.got.index(("bridge", "bye")) < lines.got.index(("robot", "bye"))
+    assert not runner.alive("bridge") and not runner.alive("robot")
 
 
 def test_a_stubborn_process_is_killed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
