@@ -121,6 +121,17 @@ def test_cancelling_waits_for_the_end_and_does_not_wait_for_ever() -> None:
     end = GoalEnd(Outcome.CANCELLED, "CANCELLED", "cancelled")
     pursuit.result(1, end, 2.2)
     assert pursuit.end == end
+    deaf = taken()
+    deaf.cancel(1.0)
+    for tenth in range(10, int(10 * STOP_S) + 20):
+        deaf.heartbeat(0.1 * tenth)
+        deaf.step(0.1 * tenth)
+    assert deaf.end is not None and deaf.end.outcome is Outcome.CANCELLED and not deaf.end.stopped
+    restarted = taken()
+    restarted.cancel(1.0)
+    restarted.unknown(1, 3.0)
+    run(restarted, 3.0, LOST_S + 0.5)
+    assert restarted.end is not None and restarted.end.outcome is Outcome.CANCELLED and not restarted.end.stopped
     dead = taken()
     dead.cancel(PROBE_S + 1.0)
     told = [now for now, order in run(dead, PROBE_S + 1.0, 200.0) if order.do is Do.CANCEL]
