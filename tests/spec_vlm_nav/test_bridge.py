@@ -7,12 +7,12 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from rclpy.logging import get_logger
 
 from spec_vlm_nav.bridge import END_S, PROBE_S, RATE_HZ, STOP_RETRY_S, Bridge, battery_status
 from spec_vlm_nav.diagnostics import Level
@@ -23,7 +23,7 @@ from spec_vlm_nav.robot import Answer, Posture, Robot, RobotState, Service, Topi
 from spec_vlm_nav.robots import ROBOTS, robot_of
 from spec_vlm_nav.robots.go2 import ALLOWED, AVOID, SPORT, AvoidApi, SportApi, SportRequest
 from spec_vlm_nav.safety import Limits, Velocity, clamp
-from spec_vlm_nav.stand_detection import SHOW_S, STAND_RETRY_S
+from spec_vlm_nav.stand_detection import SHOW_S, STAND_RETRY_S, STATE_WAIT_S
 
 TICK_S = 1.0 / RATE_HZ
 
@@ -74,14 +74,10 @@ class Toy:
         identity, _, problem = message.data.partition(" ")
         return Answer(int(identity), problem)
 
-    def read_state(self, message: Any) -> RobotState:
+    def read_state(self, message: Any) -> Any:
         raise NotImplementedError
 
-    def read_remote(self, message: Any) -> bool:
-        raise NotImplementedError
-
-    def read_battery(self, message: Any) -> float:
-        raise NotImplementedError
+    read_remote = read_battery = read_state
 
 
 class Log:
@@ -90,18 +86,12 @@ class Log:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self._levels: dict[tuple[str, int], str] = {}
+        self.info = partial(self._note, "info")
+        self.warning = partial(self._note, "warning")
+        self.error = partial(self._note, "error")
 
-    def info(self, message: str, **_: Any) -> None:
-        self._note("info", message)
-
-    def warning(self, message: str, **_: Any) -> None:
-        self._note("warning", message)
-
-    def error(self, message: str, **_: Any) -> None:
-        self._note("error", message)
-
-    def _note(self, level: str, message: str) -> None:
-        caller = sys._getframe(2)
+    def _note(self, level: str, message: str, **_: Any) -> None:
+        caller = sys._getframe(1)
         if self._levels.setdefault((caller.f_code.co_filename, caller.f_lineno), level) != level:
             raise ValueError("Logger severity cannot be changed between calls.")
         self.lines.append(f"{level} {message}")
@@ -110,9 +100,8 @@ class Log:
 class World:
     """A bridge, and a robot that confirms what it is asked unless it is `deaf`."""
 
-    def __init__(self, limits: Limits | None = None, stand_up_s: float = 0.5, log: Any = None) -> None:
-        self.now, self.sent, self.deaf = 100.0, list[Call](), False
-        self.log = Log() if log is None else log
+    def __init__(self, limits: Limits | None = None, stand_up_s: float = 0.5) -> None:
+        self.now, self.sent, self.deaf, self.log = 100.0, list[Call](), False, Log()
         self.bridge = Bridge(
             robot_of("toy"),
             limits or Limits(),
@@ -188,26 +177,6 @@ def test_silence_and_nan_brake_until_the_robot_confirms_and_stands(velocity: Vel
     assert any(line.startswith("warning stop: cmd_vel is") for line in world.log.lines)
 
 
-def test_stops_of_every_cause_pass_a_ros_logger() -> None:
-    """It raises where one call in the code logs at two levels."""
-    world = World(stand_up_s=0.0, log=get_logger("go2_bridge"))
-    assert "brake" in names(world.live(0.5)), "nothing has come yet"
-    world.live(0.5, Velocity(0.3))
-    assert "brake" in names(world.live(0.5)), "silence"
-    world.bridge.deactivate(world.now)
-    assert "brake" in names(world.live(0.5)), "the end"
-
-
-def test_a_stop_and_a_nan_are_sent_on_at_once_and_without_a_ramp() -> None:
-    for stop in (Velocity(), Velocity(math.nan)):
-        world = World(stand_up_s=0.0)
-        world.live(1.0, Velocity(0.4))
-        before = len(world.sent)
-        world.bridge.on_velocity(stop, world.now)
-        (request,) = world.sent[before:]
-        assert request.velocity == Velocity(), "a roll at standstill, or the brake"
-
-
 def test_the_stop_at_the_end_is_repeated_until_the_robot_answers_and_stands() -> None:
     world = World(stand_up_s=0.0)
     world.live(0.5, Velocity(0.3), speed=0.3)
@@ -218,7 +187,9 @@ def test_the_stop_at_the_end_is_repeated_until_the_robot_answers_and_stands() ->
     world.deaf = False
     world.live(STOP_RETRY_S + TICK_S, Velocity(0.3), speed=0.0)
     assert not world.bridge.ending(world.now) and not world.bridge.unconfirmed
-    assert world.live(1.0, Velocity(0.3), speed=0.0) == []
+    assert world.live(1.0, Velocity(0.3), speed=0.0) == [] and not world.bridge.ready
+    world.bridge.activate(world.now)
+    assert names(world.live(0.5, Velocity(0.3)))[0] == "release" and world.bridge.ready
 
 
 def test_a_stop_that_nobody_confirms_is_not_repeated_for_ever() -> None:
@@ -241,16 +212,6 @@ def test_odometry_from_before_the_stop_does_not_confirm_it() -> None:
     assert world.bridge.unconfirmed == "nothing has shown since the stop that the robot stands"
     world.live(TICK_S, speed=0.0)
     assert not world.bridge.unconfirmed
-
-
-def test_it_is_activated_again_and_an_inactive_bridge_sends_nothing() -> None:
-    world = World(stand_up_s=0.0)
-    world.live(0.5, Velocity(0.3))
-    world.bridge.deactivate(world.now)
-    world.live(1.0)
-    assert world.live(1.0, Velocity(0.3)) == [] and not world.bridge.ready
-    world.bridge.activate(world.now)
-    assert names(world.live(0.5, Velocity(0.3)))[0] == "release" and world.bridge.ready
 
 
 def test_limits_above_the_robots_own_are_refused() -> None:
@@ -326,9 +287,11 @@ def test_a_dog_that_does_not_stand_or_does_not_show_it_is_made_to(posture: Postu
     assert dog.bridge.ready
 
 
-def test_a_dog_that_stands_is_asked_to_balance_only() -> None:
-    dog = Dog(posture=Posture.STANDS)
+def test_a_dog_that_stands_is_asked_to_balance_only_and_its_state_is_waited_for_a_little() -> None:
+    dog = Dog(posture=None)
     dog.bridge.activate(dog.now)
+    assert dog.live(STATE_WAIT_S - 2 * TICK_S) == []
+    dog.posture = Posture.STANDS
     assert sport(dog.live(0.2, Velocity()))[0] == SportApi.BALANCE_STAND
     assert dog.bridge.ready, "and needs no time to settle"
 
@@ -537,7 +500,7 @@ events = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(st.sampled_from(["sport", "obstacles_avoid"]), st.lists(events, max_size=25))
 @example("sport", [("time", 3.0), ("velocity", Velocity(0.3)), ("time", 0.02), ("e_stop", True), ("deactivate", None)])
 @example("obstacles_avoid", [("drive", 1.0), ("remote", True), ("time", 1.0), ("reset", None), ("drive", 1.0)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spec_vlm_nav.client import (
@@ -62,14 +62,6 @@ def test_a_restarted_server_is_asked_for_the_goal_that_it_goes_on_with() -> None
     assert pursuit.end == FOUND
 
 
-def test_a_restarted_server_that_knows_nothing_of_the_goal_ends_it() -> None:
-    pursuit = taken()
-    pursuit.unknown(1, 5.0)
-    orders = run(pursuit, 5.0, LOST_S + 1.0)
-    assert Do.SEND not in {order.do for _, order in orders}
-    assert pursuit.end is not None and pursuit.end.outcome is Outcome.FAILED and not pursuit.end.stopped
-
-
 def test_a_server_that_is_not_active_is_asked_again_for_a_moment_and_for_as_long_as_it_starts() -> None:
     fresh = taken()
     fresh.result(1, INACTIVE, SERVER_S - 1.0)
@@ -101,8 +93,7 @@ def test_a_server_that_is_not_active_is_asked_again_for_a_moment_and_for_as_long
 
 def test_what_never_comes_back_ends_the_goal() -> None:
     nobody = Pursuit(BALL, 0.0)
-    assert not run(nobody, 0.0, SERVER_S) and nobody.end is None
-    run(nobody, SERVER_S, 1.0)
+    assert not run(nobody, 0.0, SERVER_S + 1.0)
     assert nobody.end is not None and nobody.end.outcome is Outcome.REFUSED and nobody.end.stopped
     dead = taken()
     orders = run(dead, 0.1, GONE_S + 1.0)
@@ -136,6 +127,11 @@ def test_cancelling_waits_for_the_end_and_does_not_wait_for_ever() -> None:
         deaf.heartbeat(0.1 * tenth)
         deaf.step(0.1 * tenth)
     assert deaf.end is not None and deaf.end.outcome is Outcome.CANCELLED and not deaf.end.stopped
+    restarted = taken()
+    restarted.cancel(1.0)
+    restarted.unknown(1, 3.0)
+    run(restarted, 3.0, LOST_S + 0.5)
+    assert restarted.end is not None and restarted.end.outcome is Outcome.CANCELLED and not restarted.end.stopped
     dead = taken()
     dead.cancel(PROBE_S + 1.0)
     told = [now for now, order in run(dead, PROBE_S + 1.0, 200.0) if order.do is Do.CANCEL]
@@ -147,26 +143,12 @@ def test_cancelling_waits_for_the_end_and_does_not_wait_for_ever() -> None:
     assert not early.step(0.2) and early.end is None, "the answer is awaited"
     early.answered(1, True, 0.3)
     assert Order(Do.CANCEL, 1) in early.step(0.4)
-    restarted = taken()
-    restarted.cancel(1.0)
-    restarted.unknown(1, 3.0)
-    run(restarted, 3.0, LOST_S + 0.5)
-    assert restarted.end is not None and restarted.end.outcome is Outcome.CANCELLED and not restarted.end.stopped
 
 
-EVENTS = st.lists(
-    st.tuples(
-        st.sampled_from(
-            ["up", "down", "yes", "no", "unknown", "inactive", "found", "beat", "feedback", "cancel", "start", "begun"]
-        ),
-        st.integers(0, 3),
-        st.floats(0.01, 8.0),
-    ),
-    max_size=60,
-)
+WHAT = ["up", "down", "yes", "no", "unknown", "inactive", "found", "beat", "feedback", "cancel", "start", "begun"]
+EVENTS = st.lists(st.tuples(st.sampled_from(WHAT), st.integers(0, 3), st.floats(0.01, 8.0)), max_size=60)
 
 
-@settings(deadline=None)
 @given(EVENTS)
 def test_no_order_of_events_sends_a_goal_after_a_cancel_or_an_end(events: list[tuple[str, int, float]]) -> None:
     pursuit, now, sent, taken_by = Pursuit(BALL, 0.0), 0.0, 0, set[int]()
@@ -211,14 +193,11 @@ def test_no_order_of_events_sends_a_goal_after_a_cancel_or_an_end(events: list[t
     [
         ("the red ball", "find the red ball"),
         ("  the   red\nball ", "find the red ball"),
-        ("Find the red ball", "Find the red ball"),
-        ("go to the door", "go to the door"),
         ("finder", "find finder"),
         ("could you look for a green chair?", "could you look for a green chair?"),
         ("la bouteille argentée", "find la bouteille argentée"),
         ("suche den roten Ball", "suche den roten Ball"),
         ("not the red ball", "not the red ball"),
-        ("halt", "halt"),
         ("arrête-toi", "arrête-toi"),
     ],
 )

@@ -48,7 +48,6 @@ FAST += "</interfaceWhiteList></transport_descriptor></transport_descriptors></p
         ({}, "CYCLONEDDS_URI", CYCLONE.format("lo"), ""),
         ({}, "CYCLONEDDS_URI", CYCLONE.format("eth77"), "CYCLONEDDS_URI names eth77, which this machine does not have"),
         ({}, "CYCLONEDDS_URI", "<CycloneDDS", "CYCLONEDDS_URI cannot be read"),
-        ({}, "CYCLONEDDS_URI", "file:///nope/cyclonedds.xml", "/nope/cyclonedds.xml"),
         ({}, "FASTDDS_DEFAULT_PROFILES_FILE", FAST.format("127.0.0.1"), ""),
         ({}, "FASTRTPS_DEFAULT_PROFILES_FILE", FAST.format("192.168.123.99"), "names 192.168.123.99, which this"),
         ({"camera": "multicast", "camera_interface": "eth77"}, "X", "", "camera_interface names eth77"),
@@ -97,6 +96,8 @@ def test_a_verifier_answers_or_it_is_told_why_not(
     running, keys = verifier
     model, address = tiny_target, running.address
     if wrong == "address":
+        # Nobody is there: no time makes a difference.
+        monkeypatch.setattr(doctor, "ANSWER_S", 0.5)
         address = free_address()
     elif wrong == "keys":
         keys = tmp_path / "keys"
@@ -135,12 +136,10 @@ def odometry(rate: float = 50.0, lag: float = 0.01, **changes: Any) -> Status:
         ({}, Level.OK, "50 Hz, 10 ms after its stamps"),
         ({"rate": 2.0}, Level.ERROR, "2.0 messages a second, at least 4"),
         ({"lag": 2.0}, Level.ERROR, "2.0 s after its stamps, more than 1.5 s"),
-        ({"lag": 4000.0}, Level.WARN, "4000.0 s behind this clock: set both clocks"),
         ({"lag": -3.0}, Level.WARN, "3.0 s ahead of this clock"),
         ({"position": (float("nan"), 0.0, 0.0)}, Level.ERROR, "not finite"),
         ({"stamp": 50.0}, Level.ERROR, "stands still"),
         ({"frames": ("odom", "camera_link")}, Level.ERROR, "camera_link"),
-        ({"stamp": 0.0}, Level.OK, "50 Hz"),
     ],
 )
 def test_odometry_is_judged_by_all_its_messages(changes: dict[str, Any], level: Level, words: str) -> None:

@@ -17,7 +17,6 @@ from spec_vlm_nav.executor import (
     BLOCKED,
     CAUSE_S,
     DONE,
-    IDLE,
     LEFT_GOALS,
     NO_ODOMETRY,
     RUNNING,
@@ -116,11 +115,8 @@ def test_a_newer_hold_or_end_ends_the_motion_at_once_with_what_odometry_measured
     robot.act(kind, 0, scale=math.nan)
     assert not robot.moves
     cut, standing = robot.ended
-    assert (cut.outcome, cut.progress, cut.remaining) == (
-        SUPERSEDED,
-        pytest.approx(covered),
-        pytest.approx(0.75 - covered),
-    )
+    assert cut.outcome == SUPERSEDED
+    assert (cut.progress, cut.remaining) == (pytest.approx(covered), pytest.approx(0.75 - covered))
     assert (standing.outcome, standing.progress, standing.remaining) == (DONE, 0.0, 0.0)
     robot.executor.on_command(Command(1, 1, FORWARD, LARGE), robot.now)
     robot.live()
@@ -238,11 +234,10 @@ def test_a_repeat_changes_nothing(running: bool) -> None:
 
 
 @pytest.mark.parametrize("running", [True, False])
-@pytest.mark.parametrize("complete", [True, False])
-@pytest.mark.parametrize("other", [HOLD, LEFT, STOP, NOT_HERE, 9])
-def test_another_kind_in_the_same_step_is_refused(other: int, complete: bool, running: bool) -> None:
+@pytest.mark.parametrize("other", [HOLD, LEFT, 9])
+def test_another_kind_in_the_same_step_is_refused(other: int, running: bool) -> None:
     robot = Robot()
-    robot.act(FORWARD, complete=complete)
+    robot.act(FORWARD, complete=False)
     robot.live()
     if not running:
         robot.run()
@@ -256,12 +251,11 @@ def test_another_kind_in_the_same_step_is_refused(other: int, complete: bool, ru
     assert not robot.moves and robot.report.outcome == BLOCKED, "nothing resumes it"
 
 
-@pytest.mark.parametrize("scale", [0.0, -1.0, 0.09, 1.01, math.nan, math.inf])
-@pytest.mark.parametrize("again", [True, False])
-def test_a_share_of_the_speeds_outside_its_limits_is_refused(scale: float, again: bool) -> None:
+@pytest.mark.parametrize("scale", [0.09, 1.01, math.nan])
+def test_a_share_of_the_speeds_outside_its_limits_is_refused(scale: float) -> None:
     robot = Robot()
     robot.act(FORWARD, complete=False)
-    robot.act(FORWARD, MEDIUM, again=again, scale=scale)
+    robot.act(FORWARD, MEDIUM, again=True, scale=scale)
     assert not robot.moves and robot.report.outcome == BLOCKED
     assert robot.report.message == f"action refused: speed_scale {scale:g} is not within 0.1 to 1"
 
@@ -316,22 +310,6 @@ def test_an_action_outlives_no_node_that_decided_it(seconds: float, goes_on: boo
     assert goes_on or robot.report.message == "vlm_nav was silent for 2 s: the action is over"
     assert goes_on or robot.report.progress > 0.0
     robot.act(LEFT)
-    assert robot.moves
-
-
-def test_after_a_halt_only_a_new_action_moves_the_robot() -> None:
-    robot = Robot()
-    robot.executor.halt("not yet", robot.now)
-    assert robot.report == Report(message="not yet")
-    robot.act(FORWARD, complete=False)
-    robot.live()
-    robot.executor.halt("deactivated", robot.now)
-    assert not robot.moves and robot.ended[-1] == robot.report
-    assert (robot.report.outcome, robot.report.message) == (IDLE, "deactivated") and robot.report.progress > 0.0
-    robot.act(FORWARD, LARGE, again=True)
-    robot.live()
-    assert not robot.moves and robot.report.outcome == IDLE
-    robot.act(FORWARD)
     assert robot.moves
 
 
@@ -408,31 +386,15 @@ def test_a_hand_that_moves_a_blocked_robot_is_not_learned_as_late_odometry() -> 
 
 @pytest.mark.parametrize(
     ("lag", "gap", "reaction"),
-    [
-        (0.0, 0.0, 0.0),
-        (0.0, 0.22, 0.0),
-        (0.0, 0.2, 0.0),
-        (0.0, 0.0, 0.4),
-        (0.24, 0.0, 0.0),
-        (0.5, 0.0, 0.0),
-        (0.5, 0.22, 0.0),
-        (1.0, 0.0, 0.0),
-        (1.0, 0.22, 0.0),
-        (0.5, 0.0, 0.5),
-    ],
+    [(0.0, 0.0, 0.0), (0.0, 0.22, 0.0), (0.0, 0.0, 0.4), (0.24, 0.0, 0.0), (1.0, 0.22, 0.0), (0.5, 0.0, 0.5)],
 )
 def test_odometry_in_bursts_and_late_is_driven_on_and_what_is_reported_was_walked(
     lag: float, gap: float, reaction: float
 ) -> None:
     """Lag of 1 s: it walked 0.49 m, reported 0.09 m and was BLOCKED. Bursts: every action ended as NO_ODOMETRY."""
     robot = Late(lag, gap, reaction)
-    for kind, size, goal in (
-        (FORWARD, SMALL, 0.25),
-        (FORWARD, MEDIUM, 0.5),
-        (LEFT, SMALL, math.radians(15)),
-        (RIGHT, LARGE, math.radians(45)),
-        (FORWARD, LARGE, 0.75),
-    ):
+    turns = (LEFT, SMALL, math.radians(15)), (RIGHT, LARGE, math.radians(45))
+    for kind, size, goal in ((FORWARD, SMALL, 0.25), *turns, (FORWARD, LARGE, 0.75)):
         report, moved = robot.carry_out(kind, size)
         assert (report.outcome, report.message) == (DONE, "")
         assert report.progress == pytest.approx(moved, abs=0.011)
@@ -444,9 +406,8 @@ def test_odometry_in_bursts_and_late_is_driven_on_and_what_is_reported_was_walke
     assert ("with gaps of 0.2" in robot.executor.odometry_doubt) == bool(gap)
 
 
-@pytest.mark.parametrize("lag", [2.0, 3.0])
-def test_a_lag_that_is_too_much_to_drive_with_is_said_and_measured_again_later(lag: float) -> None:
-    robot = Late(lag)
+def test_a_lag_that_is_too_much_to_drive_with_is_said_and_measured_again_later() -> None:
+    robot = Late(2.0)
     report, moved = robot.carry_out(FORWARD, SMALL)
     assert report.outcome == NO_ODOMETRY and moved <= 0.25
     assert f"s late, more than {LAG_LIMIT_S:g} s: too late to move on" in report.message
@@ -459,7 +420,7 @@ def test_a_lag_that_is_too_much_to_drive_with_is_said_and_measured_again_later(l
     assert report.outcome == DONE and report.progress == pytest.approx(moved, abs=0.011)
 
 
-@pytest.mark.parametrize("lag", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("lag", [0.0, 1.0])
 def test_a_blocked_robot_is_found_also_on_late_odometry_and_pushes_no_longer_for_it(lag: float) -> None:
     robot = Late(lag, wall=0.6)
     assert robot.carry_out(FORWARD, MEDIUM)[0].outcome == DONE
@@ -523,13 +484,6 @@ def test_bursts_let_odometry_be_silent_for_longer_and_nobody_else(silent: str, g
     assert robot.now - since <= limit + TICK_S + 1e-6 and limit <= LONGEST_S
     assert robot.x - x <= CONFIG.forward_speed * (TIMEOUT_S + TICK_S), "a longer limit has a lower speed"
     assert (robot.executor.rhythm.limit > TIMEOUT_S) == bool(gap)
-
-
-def test_odometry_that_comes_too_seldom_says_how_often_it_has_to_come() -> None:
-    robot = Late(gap=0.48)
-    robot.act(FORWARD)
-    assert not robot.moves and robot.report.outcome == NO_ODOMETRY
-    assert "odometry comes every 0.48 s: at least 4 messages a second are needed" in robot.report.message
 
 
 def test_odometry_of_three_times_the_scale_is_named_with_the_first_action_and_ends_the_second() -> None:
@@ -619,11 +573,9 @@ class AnyOrder(RuleBasedStateMachine):
         self.shown = 0.0, 0.0
         """By the newest sound odometry, from whose place the next action begins."""
 
-    @rule(
-        goal=st.integers(0, 2), step=st.integers(0, 2), kind=NUMBERS, size=NUMBERS, complete=st.booleans(), scale=SCALES
-    )
-    def any_command(self, goal: int, step: int, kind: int, size: int, complete: bool, scale: float) -> None:
-        self._send(Command(goal, step, kind, size, complete, scale))
+    @rule(command=st.builds(Command, st.integers(0, 2), st.integers(0, 2), NUMBERS, NUMBERS, st.booleans(), SCALES))
+    def any_command(self, command: Command) -> None:
+        self._send(command)
 
     @rule(kind=st.sampled_from([FORWARD, LEFT, RIGHT]), size=st.integers(1, 3), complete=st.booleans())
     def next_step(self, kind: int, size: int, complete: bool) -> None:
@@ -705,5 +657,5 @@ class AnyOrder(RuleBasedStateMachine):
         assert report.remaining >= 0.0 and report.elapsed >= 0.0
 
 
-AnyOrder.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+AnyOrder.TestCase.settings = settings(max_examples=50, stateful_step_count=30)
 TestAnyOrder = AnyOrder.TestCase

@@ -73,11 +73,9 @@ NO_GOALS = {
     "empty": b"",
     "cut": msgspec.json.encode(KEPT)[:-20],
     "binary": bytes(range(256)),
-    "another program's": b'{"name": "x", "goals": []}',
     "no object": b"[1, 2]",
     "nested": b"[" * 100_000,
     "of a newer version": changed(version=2),
-    "with more": changed(colour="red"),
     "without end": changed(left_s=None),
     "of another id": changed(id="../../x"),
     "past negative": changed(elapsed_s=-1.0),
@@ -95,7 +93,7 @@ def test_what_is_no_kept_goal_is_refused_in_a_sentence(tmp_path: Path, held: byt
         GoalFile(path).read()
 
 
-@settings(deadline=None)
+@settings(max_examples=50)
 @given(place=st.integers(0, 10_000), byte=st.integers(0, 255))
 def test_a_file_with_a_wrong_byte_is_another_goal_or_none(tmp_path_factory: Any, place: int, byte: int) -> None:
     path = tmp_path_factory.mktemp("kept") / "goal.json"

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from spec_vlm_nav.graph import GRAPHS, REPLAY_GRAPH, SIM_GRAPH, VERIFIER_GRAPH
-from spec_vlm_nav.process_graph import CommandSpec, Graph, NodeSpec, RespawnPolicy
+from spec_vlm_nav.process_graph import CommandSpec, Graph, NodeSpec
 from spec_vlm_nav.robots import robot_of
 from spec_vlm_nav.runner import SOURCE, arguments_of
 
@@ -21,26 +21,14 @@ def named(graph: Graph, name: str) -> NodeSpec | CommandSpec:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_every_node_has_a_file_a_script_and_its_parameter_file(name: str) -> None:
+def test_every_node_has_a_script_and_parameters_and_every_argument_a_default_that_can_be_used(name: str) -> None:
     scripts = (SOURCE / "setup.py").read_text()
     for process in GRAPHS[name].processes:
         if isinstance(process, NodeSpec):
-            module = process.module or f"spec_vlm_nav.nodes.{process.name}"
-            assert find_spec(module) is not None
+            assert find_spec(process.module or f"spec_vlm_nav.nodes.{process.name}") is not None
             assert f'"{process.name}"' in scripts
-            config = yaml.safe_load((SOURCE / "config" / process.config).read_text())
-            assert f"/**/{process.name}" in config
-
-
-@pytest.mark.parametrize("name", GRAPHS)
-def test_every_argument_is_described_and_its_default_can_be_used(name: str) -> None:
-    for argument in GRAPHS[name].arguments:
-        assert argument.description
-        assert not argument.problem(argument.default)
-        if argument.kind is bool:
-            assert argument.choices == ("true", "false")
-        elif argument.default:
-            assert str(argument.kind(argument.default)) == argument.default
+            assert f"/**/{process.name}" in yaml.safe_load((SOURCE / "config" / process.config).read_text())
+    assert all(argument.description and not argument.problem(argument.default) for argument in GRAPHS[name].arguments)
 
 
 def test_arguments_reach_the_command_lines() -> None:
@@ -83,14 +71,10 @@ def test_nothing_in_a_replay_can_move_a_robot() -> None:
     ("name", "given", "sentence"),
     [
         ("sim", {"sed": "1"}, "unknown argument 'sed'; did you mean seed?"),
-        ("sim", {"world": "1"}, "unknown argument 'world'; known are seed, difficulty"),
         ("sim", {"mode": "fast"}, "argument mode:=fast is none of cloud, edge, sd, fsd"),
         ("sim", {"seed": "abc"}, "argument seed:=abc is no whole number"),
-        ("sim", {"seed": "1.5"}, "argument seed:=1.5 is no whole number"),
         ("sim", {"seed": "-1"}, "argument seed:=-1 is outside its limits: -1 is outside 0 to"),
-        ("sim", {"start_verifier": "maybe"}, "argument start_verifier:=maybe is none of true, false"),
         ("sim", {"namespace": "dog 1"}, "argument namespace:=dog 1 does not look like dog1"),
-        ("verifier", {"capacity": "7"}, "argument capacity:=7 is outside its limits: 7 is outside 128 to"),
         ("verifier", {"verifier": "10.0.0.5"}, "argument verifier:=10.0.0.5 does not look like tcp://127.0.0.1:5555"),
         ("replay", {"rate": "nan"}, "argument rate:=nan is outside its limits"),
         ("go2", {"motion_service": "dance"}, "argument motion_service:=dance is none of sport, obstacles_avoid"),
@@ -143,15 +127,3 @@ def test_a_settings_file_of_the_verifier_counts_more_than_defaults_and_less_than
     assert words[words.index("--max-batch") + 1] == "3"
     words = arguments_of(VERIFIER_GRAPH, spec, {"verifier_config": str(path), "target_model": "here"})
     assert words[words.index("--model") + 1] == "here"
-
-
-def test_a_process_that_dies_is_started_again_a_few_times_but_not_where_it_refused_its_settings() -> None:
-    policy = RespawnPolicy(CommandSpec("a", ("x",), respawns=2))
-    assert policy.should_respawn(-9) and policy.should_respawn(0)
-    with pytest.raises(RuntimeError, match="a ended with status -9 after 2 new starts"):
-        policy.should_respawn(-9)
-    with pytest.raises(RuntimeError, match="a ended with status 2$"):
-        RespawnPolicy(CommandSpec("a", ("x",))).should_respawn(2)
-    assert not RespawnPolicy(CommandSpec("a", ("x",), finite=True)).should_respawn(0)
-    with pytest.raises(RuntimeError, match="a ended with status 1"):
-        RespawnPolicy(CommandSpec("a", ("x",), respawns=0, finite=True)).should_respawn(1)

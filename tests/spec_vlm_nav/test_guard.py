@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -38,19 +39,12 @@ def limited(points: list[list[float]], settings: GuardSettings = SETTINGS) -> Ve
         ((0.50, 0.3, 0.0), 1.0),
         ((0.50, 0.0, -0.3), 1.0),
         ((0.50, 0.0, 0.4), 1.0),
-        ((-0.50, 0.0, 0.0), 1.0),
         ((math.nan, 0.0, 0.0), 1.0),
     ],
 )
 def test_zones_limit_speed_ahead_and_nothing_else(point: tuple[float, float, float], share: float) -> None:
     assert limited([[*point], [*point]]) == Velocity(0.4 * share, 0.1, 0.5)
     assert limited([[*point], *FREE]) == AHEAD, "one point is noise"
-
-
-def test_a_robot_that_creeps_is_stopped_too() -> None:
-    guard = Guard(SETTINGS)
-    guard.see(np.array([[0.4, 0.0, 0.0]] * 2), 10.0)
-    assert guard.limit(Velocity(0.05), 10.1).vx == 0.0
 
 
 def test_zones_may_be_any_polygon_as_nav2_writes_them() -> None:
@@ -147,24 +141,19 @@ def test_clouds_are_read_whatever_their_layout(points: Any, bigendian: bool, dou
 @pytest.mark.parametrize(
     "changes,problem",
     [
-        ({"fields": []}, "no field x"),
         ({"data": b"123"}, "has 3 bytes of"),
         ({"point_step": 4}, "point_step 4"),
         ({"row_step": 5}, "row_step 5"),
         ({"width": 0, "row_step": 0, "data": b""}, "no point"),
+        ({"all": math.nan}, "no point"),
     ],
 )
 def test_a_cloud_that_cannot_be_read_is_one_sentence(changes: dict[str, Any], problem: str) -> None:
-    message = cloud(np.ones((4, 3), np.float32))
+    message = cloud(np.full((4, 3), changes.pop("all", 1.0), np.float32))
     for name, value in changes.items():
         setattr(message, name, value)
     with pytest.raises(ValueError, match=problem):
         cloud_points(message)
-
-
-def test_a_cloud_of_nan_sees_nothing() -> None:
-    with pytest.raises(ValueError, match="no point"):
-        cloud_points(cloud(np.full((4, 3), np.nan, np.float32)))
 
 
 def test_a_scan_gives_points_where_rays_hit() -> None:
@@ -179,32 +168,21 @@ def test_a_scan_gives_points_where_rays_hit() -> None:
             scan_points(scan)
 
 
-@pytest.mark.parametrize(
-    "distance,points",
-    [(0.4, [[0.4, 0, 0]]), (9.0, []), (math.inf, []), (-math.inf, [[0.1, 0, 0]]), (0.0, [[0.1, 0, 0]])],
-)
+@pytest.mark.parametrize("distance,points", [(0.4, [[0.4, 0, 0]]), (math.inf, []), (-math.inf, [[0.1, 0, 0]])])
 def test_a_range_is_a_point_straight_ahead(distance: float, points: list[list[float]]) -> None:
     message = SimpleNamespace(range=distance, min_range=0.1, max_range=4.0)
     assert range_points(message).tolist() == points
 
 
-def test_a_range_that_is_no_number_is_refused() -> None:
-    with pytest.raises(ValueError, match="not a number"):
-        range_points(SimpleNamespace(range=math.nan, min_range=0.1, max_range=4.0))
-
-
-SCAN: dict[str, Any] = {
-    "ranges": [0.4] * 3,
-    "angle_min": -0.1,
-    "angle_increment": 0.1,
-    "range_min": 0.1,
-    "range_max": 10.0,
-}
+SCAN: dict[str, Any] = {"angle_min": -0.1, "angle_increment": 0.1, "range_min": 0.1, "range_max": 10.0}
+SCAN |= {"ranges": [0.4] * 3}
 RANGE: dict[str, Any] = {"range": 0.4, "min_range": 0.1, "max_range": 4.0}
 
 
-@pytest.mark.parametrize("value", [0.0, math.nan])
-@pytest.mark.parametrize("field", ["range_max", "max_range", "angle_increment"])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("range", math.nan), *itertools.product(("range_max", "max_range", "angle_increment"), (0.0, math.nan))],
+)
 def test_a_sensor_whose_own_figures_hide_what_it_sees_does_not_show_a_free_way(field: str, value: float) -> None:
     """A driver that leaves a field at its 0 would make the guard blind without a word."""
     message = RANGE if field in RANGE else SCAN
@@ -223,7 +201,6 @@ def test_a_sensor_whose_own_figures_hide_what_it_sees_does_not_show_a_free_way(f
         ({"stop_polygon": "[[1, 2], [3]]"}, r"stop_polygon '\[\[1, 2\], \[3\]\]' is not \[\[x, y\], ...\]: Expected"),
         ({"slow_polygon": "[[1, 2], [3, 4]]"}, "slow_polygon .* needs three corners"),
         ({"slow_polygon": "[[1, 2], [3, 4], [99, 0]]"}, "slow_polygon .* within 10 m"),
-        ({"guard_timeout": 9.0}, "guard_timeout 9.0 is outside 0.05 to 2"),
         ({"guard": "nose"}, "guard 'nose' is none of cloud, off, range, scan"),
     ],
 )

@@ -68,13 +68,6 @@ def test_every_process_of_the_graph_is_started_in_order(name: str, describe: Any
             assert entity.cmd[:4] == [sys.executable, "-m", "cloud_verifier", "serve"], "another Python lacks libraries"
 
 
-@pytest.mark.parametrize("name", GRAPHS)
-def test_no_process_is_made_where_an_argument_cannot_be_used(name: str, describe: Any) -> None:
-    entities = describe(name)
-    with pytest.raises(ValueError, match="argument verifier:=abc does not look like"):
-        fake.start(entities, verifier="abc")
-
-
 def test_arguments_reach_nodes_with_their_types(describe: Any, tmp_path: Path) -> None:
     make_keys(tmp_path)
     keys = str(tmp_path)
@@ -92,6 +85,8 @@ def test_a_slip_in_a_typed_name_is_refused_and_other_names_are_left_alone(
     monkeypatch.setattr(sys, "argv", ["ros2", "launch", "spec_vlm_nav", "sim.launch.py", "verifiers:=x"])
     with pytest.raises(ValueError, match="unknown argument 'verifiers'; did you mean verifier?"):
         fake.start(describe("sim"), verifiers="tcp://10.0.0.5:5555")
+    with pytest.raises(ValueError, match="argument verifier:=abc does not look like"):
+        fake.start(describe("sim"), verifier="abc")
     monkeypatch.setattr(sys, "argv", ["ros2", "launch", "my_robot", "bringup.launch.py", "image_topic:=/image"])
     assert any(entity.msg.startswith("argument image_topic") for entity in fake.start(
         describe("go2"), image_topic="/image", model="x") if isinstance(entity, fake.LogInfo))  # fmt: skip

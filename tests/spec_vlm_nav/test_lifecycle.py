@@ -189,19 +189,11 @@ def test_names_that_cannot_be_managed_are_refused(names: tuple[str, ...]) -> Non
         Lifecycle(("a",), ("b",), SETTINGS, Lines())
 
 
-EVENTS = st.lists(
-    st.tuples(
-        st.sampled_from(
-            ["die", "restart", "freeze", "thaw", "refuse", "relent", "slow", "quick", "shutdown", "startup", "wait"]
-        ),
-        st.sampled_from(NAMES),
-        st.floats(0.0, 6.0),
-    ),
-    max_size=25,
-)
+WHAT = ["die", "restart", "freeze", "thaw", "refuse", "relent", "slow", "quick", "shutdown", "startup", "wait"]
+EVENTS = st.lists(st.tuples(st.sampled_from(WHAT), st.sampled_from(NAMES), st.floats(0.0, 6.0)), max_size=25)
 
 
-@settings(deadline=None)
+@settings(max_examples=50)
 @given(EVENTS, st.integers(0, 2**16))
 @example(
     [("wait", "vlm_nav", 5.0), ("refuse", "vlm_nav", 0.0), ("die", "vlm_nav", 3.0), ("restart", "vlm_nav", 3.0)], 0
@@ -247,13 +239,10 @@ def test_no_order_of_events_activates_too_early_and_the_end_is_all_active_or_all
             {"phase": "starting", "go2_bridge": "inactive", "vlm_nav": "asked to configure"},
             "go2_bridge is inactive; vlm_nav is asked to configure (it loads the draft model)",
         ),
-        ({"phase": "active", "vlm_nav": "unconfigured"}, "vlm_nav is unconfigured (it loads the draft model)"),
-        ({"phase": "starting", "go2_bridge": "silent", "vlm_nav": "active"}, "go2_bridge is silent"),
         ({"phase": "starting", "go2_bridge": "left inactive by hand", "vlm_nav": "active"}, ""),
         ({"phase": "active", "go2_bridge": "silent", "vlm_nav": "active"}, ""),
         ({"phase": "active", "vlm_nav": "left inactive by hand"}, ""),
         ({"phase": "down", "vlm_nav": "unconfigured"}, ""),
-        ({"phase": "starting", "go2_bridge": "unconfigured"}, ""),
         ({}, ""),
     ],
 )

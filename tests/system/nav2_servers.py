@@ -2,6 +2,7 @@
 
 It does what nav2's own behaviours do that matters to a client: 10 cycles a second, feedback, a time allowance, one goal
 of a kind at a time, results with nav2's codes. It knows no costmap: with `-p obstacle:=true` everything is in the way.
+`-p haste:=2.0` makes it twice as fast.
 It prints a line for each goal that begins or ends.
 """
 
@@ -36,6 +37,7 @@ class Nav2Servers(Node):
         super().__init__("nav2")
         self.pose: tuple[float, float, float] | None = None
         self.obstacle = bool(self.declare_parameter("obstacle", False).value)
+        self.haste = float(self.declare_parameter("haste", 1.0).value)
         self.velocities = self.create_publisher(Twist, "cmd_vel", 1)
         self.create_subscription(Odometry, "odom", self.on_odometry, qos_profile_sensor_data)
         group = ReentrantCallbackGroup()
@@ -77,7 +79,7 @@ class Nav2Servers(Node):
             if allowance and time.monotonic() - began > allowance:
                 code = result.TIMEOUT
                 break
-            self.drive(*velocity)
+            self.drive(*(self.haste * speed for speed in velocity))
             time.sleep(CYCLE_S)
         self.drive()
         if handle.is_cancel_requested:

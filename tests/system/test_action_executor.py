@@ -57,19 +57,12 @@ class Surroundings:
         steady_timer(self.node, PERIOD_S, self._live)
         self.spinning = Spinning(self.node)
 
-    def close(self) -> None:
-        self.spinning.close()
-
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait, and ask for a way ahead again whenever an action ended, as it does when this machine is too slow."""
 
         def asked() -> bool:
-            if (
-                self.status is not None
-                and self.status.step == self.step
-                and self.status.outcome != ActionStatus.RUNNING
-            ):
-                self.step += 1
+            status = self.status
+            self.step += status is not None and status.step == self.step and status.outcome != ActionStatus.RUNNING
             self.ask(self.step)
             return condition()
 
@@ -83,10 +76,8 @@ class Surroundings:
         return bool(self.twists) and self.twists[-1][1] > 0.0
 
     def reports(self, outcome: int, words: str, progress: float = -1.0) -> bool:
-        status = self.status
-        return (
-            status is not None and status.outcome == outcome and words in status.message and status.progress > progress
-        )
+        got = self.status
+        return got is not None and got.outcome == outcome and words in got.message and got.progress > progress
 
     def rolled(self, before: ActionStatus, distance: float) -> bool:
         """Whether that was measured since `before`, of its action or, where that has ended, of the next one."""
@@ -128,7 +119,7 @@ def executor(*options: str) -> Iterator[Surroundings]:
     finally:
         process.terminate()
         status = process.wait(LIMIT_S)
-        surroundings.close()
+        surroundings.spinning.close()
         rclpy.shutdown()
     assert status == 0
 
@@ -199,9 +190,7 @@ def sound_odometry() -> Odometry:
     return message
 
 
-@pytest.mark.parametrize(
-    ("received", "waited"), [(4900.0, 100.0), (5000.0, 0.0), (5000.5, 0.0), (1.0, 0.0), (0, 0.0), (None, 0.0)]
-)
+@pytest.mark.parametrize(("received", "waited"), [(4900.0, 100.0), (5000.5, 0.0), (1.0, 0.0), (None, 0.0)])
 def test_silence_counts_from_the_arrival_of_a_message_not_from_when_it_is_read(
     monkeypatch: pytest.MonkeyPatch, received: float | None, waited: float
 ) -> None:
@@ -269,4 +258,4 @@ def test_at_its_end_it_confirms_that_it_stands_until_vlm_nav_is_gone(
         ending.join(LIMIT_S)
         assert not ending.is_alive()
     finally:
-        around.close()
+        around.spinning.close()

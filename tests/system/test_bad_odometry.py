@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import Bool
-from unitree_api.msg import Request, Response
+from unitree_api.msg import Response
 
 from spec_vlm_nav.motion import PlanarPose
 from spec_vlm_nav.nodes import conversions, go2_bridge, inputs
@@ -31,14 +30,12 @@ from vlm_nav_simulation.dataset import encode_jpeg
 TICK_S = 0.05
 
 
-@dataclass
 class Sent:
     """A publisher that keeps what is published."""
 
-    messages: list[Any] = field(default_factory=list)
-
-    def publish(self, message: Any) -> None:
-        self.messages.append(message)
+    def __init__(self) -> None:
+        self.messages: list[Any] = []
+        self.publish = self.messages.append
 
 
 class Clock:
@@ -94,7 +91,9 @@ def test_odometry_that_is_wrong_confirms_no_stop(clock: Clock) -> None:
             bridge._on_odometry(message)
             bridge._tick()
             for request in requests.messages[before:]:
-                bridge._on_answer(SPORT, answer(request))
+                response = Response()
+                response.header.identity = request.header.identity
+                bridge._on_answer(SPORT, response)
         return [request.header.identity.api_id for request in requests.messages[before:]]
 
     try:
@@ -142,12 +141,6 @@ def test_a_bridge_that_is_started_again_gets_the_e_stop_of_a_latched_topic(
     finally:
         bridge.destroy_node()
         button.destroy_node()
-
-
-def answer(request: Request) -> Response:
-    response = Response()
-    response.header.identity = request.header.identity
-    return response
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -152,9 +154,10 @@ Start = Callable[..., Dog]
 def started(line: Line, topics: tuple[tuple[str, str], ...] = (), **parameters: bool | float | str) -> Iterator[Dog]:
     """Start a simulated robot and the bridge, with parameters of the bridge's, and wait until it stands."""
     simulated = NodeSpec("sim_go2", "sim.yaml", (("seed", 3), ("scan_hz", 10.0)))
-    bridge = NodeSpec("go2_bridge", "sim.yaml", (("autostart", True), *parameters.items()), topics)
-    with Runner(Graph((), (simulated, bridge)), {}, line) as runner, Observer() as observer:
-        runner.start()
+    bridge = NodeSpec("go2_bridge", "sim.yaml", (("autostart", True), *parameters.items()), topics, respawns=0)
+    graph = Graph((), (simulated, bridge, NodeSpec("stop_watchdog", "sim.yaml")))
+    with Runner(graph, {}, line) as runner, Observer() as observer:
+        runner.start("sim_go2", "go2_bridge")
         dog = Dog(observer, Requests(observer), Driver(observer), runner)
         try:
             until(lambda: dog.ready and "ground_truth" in observer.last, "bridge ready")
@@ -295,6 +298,54 @@ def test_a_bridge_that_is_ended_stops_the_robot_first(robot: Dog, lines: Lines) 
     until(lambda: robot.requests.last_api == SportApi.STOP_MOVE, "StopMove")
     robot.stands()
     robot.runner.start("go2_bridge")
+
+
+SAYS = "silent while it drove: the robot is stopped"
+
+
+def test_the_watchdog_stops_the_robot_while_its_bridge_hangs_or_is_gone_unless_that_gave_it_up(
+    robot: Dog, lines: Lines
+) -> None:
+    def noticed() -> int:
+        return lines.text("stop_watchdog").count(SAYS)
+
+    def notices() -> bool:
+        """Whether the watchdog, which may find the bridge late, stops the robot when that stands still for a moment."""
+        robot.walk()
+        os.kill(robot.runner.pid("go2_bridge"), signal.SIGSTOP)
+        time.sleep(1.0)
+        os.kill(robot.runner.pid("go2_bridge"), signal.SIGCONT)
+        return noticed() > 0
+
+    def stopped(before: int) -> None:
+        until(lambda: noticed() > before, "the watchdog notices it")
+        until(lambda: robot.requests.last_api == SportApi.STOP_MOVE, "the watchdog's stop")
+        robot.stands()
+        until(robot.requests.rest, "no request any more")
+        assert robot.requests.last_api == SportApi.STOP_MOVE, "nobody drives the robot"
+
+    robot.runner.start("stop_watchdog")
+    until(notices, "the watchdog has heard the bridge")
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        until(lambda: robot.ready and robot.observer.speed > 0.3, "the bridge drives")
+        before = noticed()
+        os.kill(robot.runner.pid("go2_bridge"), number)
+        stopped(before)
+        if number == signal.SIGSTOP:
+            os.kill(robot.runner.pid("go2_bridge"), signal.SIGCONT)
+    robot.runner.start("go2_bridge")
+    until(lambda: robot.ready and robot.observer.speed > 0.3, "a new bridge drives")
+
+    def given_up() -> bool:
+        robot.publish("e_stop", Bool(data=True))
+        return not robot.ready and "e-stop" in lines.text("go2_bridge")
+
+    until(given_up, "the heartbeat ends")
+    until(robot.requests.rest, "the robot stands")
+    before = noticed()
+    os.kill(robot.runner.pid("go2_bridge"), signal.SIGKILL)
+    until(lambda: time.monotonic() - robot.beaten_at > 2.0, "the time in which a stop would come")
+    assert noticed() == before
 
 
 GIVE_BACK = ("avoid", AvoidApi.USE_REMOTE_COMMAND_FROM_API)

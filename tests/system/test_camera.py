@@ -202,14 +202,16 @@ def test_raw_images_of_another_node_are_frames(client: Client) -> None:
         assert red > 180 and green < 60 and blue < 60
         until(lambda: client.level() == 0, "healthy")
     assert running.process.returncode == 0
-    with camera(autostart=True, source="topic:camera/image/compressed") as running:
-        until(lambda: running.has("is what go2_camera publishes itself"), "the reason")
 
 
-def test_camera_calls_never_go_to_the_sport_service(client: Client) -> None:
-    """There their id means Damp: the robot would drop."""
+def test_a_camera_that_would_hear_itself_or_call_the_sport_service_is_refused(client: Client) -> None:
+    """Of the sport service the id of an image call means Damp: the robot would drop."""
     calls: list[Request] = []
     client.node.create_subscription(Request, "/api/sport/request", calls.append, 10)
-    with camera("api/videohub/request:=/api/sport/request", autostart=True) as running:
-        assert running.process.wait(LIMIT_S) == 2
-    assert running.has("Damp") and not calls
+    with (
+        camera("api/videohub/request:=/api/sport/request", autostart=True) as calling,
+        camera("__ns:=/other", autostart=True, source="topic:camera/image/compressed") as hearing,
+    ):
+        assert calling.process.wait(LIMIT_S) == 2
+        until(lambda: hearing.has("is what go2_camera publishes itself"), "the reason")
+    assert calling.has("Damp") and not calls

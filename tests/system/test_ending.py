@@ -116,10 +116,7 @@ class Failing(Node):
 
     def __init__(self) -> None:
         super().__init__("failing")
-        process.steady_timer(self, 0.01, self._fail)
-
-    def _fail(self) -> None:
-        raise KeyError("nobody expected this")
+        process.steady_timer(self, 0.01, lambda: {}["nobody expected this"])
 
 
 @pytest.mark.usefixtures("handlers")

@@ -92,16 +92,18 @@ def test_a_found_object_is_status_0_and_every_decision_a_line(server: Process) -
     assert run.lines[-1].startswith("found") and "3 actions, 1.5 m" in run.lines[-1]
 
 
+ENDS = [
+    (("the void",), 1, "not found [TIMEOUT]: time is up"),
+    (("the ghost",), 3, "not here: I looked everywhere (3 actions"),
+    (("go to the door",), 2, "names no known object"),
+    (("the ball", "--time", "-3"), 2, "time_s"),
+]
+
+
 def test_what_is_not_found_or_refused_has_a_status_of_its_own(server: Process) -> None:
-    void = find("the void")
-    assert void.end() == 1 and void.has("not found [TIMEOUT]: time is up")
-    ghost = find("the ghost")
-    assert ghost.end() == 3 and ghost.has("not here: I looked everywhere (3 actions")
-    door = find("go to the door")
-    assert door.end() == 2 and door.has("names no known object") and not door.has("lifecycle")
-    until(lambda: server.goals()[-1]["instruction"] == "go to the door", "the goal that the server took")
-    wrong = find("the ball", "--time", "-3")
-    assert wrong.end() == 2 and wrong.has("time_s")
+    runs = [find(*words) for words, _, _ in ENDS]
+    for run, (words, status, said) in zip(runs, ENDS, strict=True):
+        assert run.end() == status and run.has(said) and not run.has("lifecycle"), words
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
@@ -124,25 +126,20 @@ def test_a_reader_that_leaves_cancels_too(server: Process) -> None:
     until(lambda: server.lines.count('"cancelled"') == before + 1, "the goal is cancelled")
 
 
-def test_a_second_ctrl_c_leaves_at_once() -> None:
-    with started(*SERVER, *OTHER) as server:
-        until(lambda: server.has("up"), "the server is up")
-        run = find("the wall", *OTHER)
-        until(lambda: run.has("turn left large"), "a decision is shown")
-        server.process.send_signal(signal.SIGSTOP)
-        run.process.send_signal(signal.SIGINT)
-        until(lambda: run.has("stopping"), "it waits for the stop")
-        run.process.send_signal(signal.SIGINT)
-        assert run.end() == 130
-        assert run.has("confirmed the stop: watch the robot")
-
-
-def test_a_server_is_asked_again_until_it_is_active_and_one_that_died_and_knows_no_goal_ends_it() -> None:
+def test_a_server_is_asked_until_it_is_active_left_at_a_second_ctrl_c_and_given_up_once_it_knows_no_goal() -> None:
     with started(*SERVER, "endless", "inactive", *OTHER) as first:
         until(lambda: first.has("up"), "the server is up")
         run = find("the", "ball", *OTHER)
         until(lambda: run.has("turn left large"), "a decision is shown")
         assert len(first.goals()) == 2, "the first was refused"
+        impatient = find("the wall", *OTHER)
+        until(lambda: impatient.has("turn left large"), "a decision is shown")
+        first.process.send_signal(signal.SIGSTOP)
+        impatient.process.send_signal(signal.SIGINT)
+        until(lambda: impatient.has("stopping"), "it waits for the stop")
+        impatient.process.send_signal(signal.SIGINT)
+        assert impatient.end() == 130
+        assert impatient.has("confirmed the stop: watch the robot")
         first.process.kill()
         until(lambda: run.has("the action server is silent"), "its end is noticed")
     with started(*SERVER, *OTHER) as second:

@@ -1,22 +1,53 @@
-"""One running chain: goals refused, cancelled, replaced or limited; every process killed at the wrong moment."""
+"""One running chain: goals cancelled, replaced and ended; every process killed or frozen at the wrong moment."""
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from spec_vlm_nav.graph import VERIFIER_GRAPH
 from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, HOLD
 from spec_vlm_nav.robots.go2 import SportApi
+from spec_vlm_nav.runner import Runner, free_address
+from speculation.trace import load
+from tests.forked import SUBPROCESS
 from tests.system.chain import CODES, FIND, Robot, finish, simulated
 from tests.system.conftest import Lines, Relay, until
+from vlm_nav_evaluation.report.timeline import steps
+
+Verifiers = dict[str, Runner]
 
 
 @pytest.fixture(scope="module")
-def chain(turning_model: Path, relay: Relay) -> Iterator[Robot]:
-    """A robot that turns left for ever."""
-    with simulated(turning_model, relay) as robot:
+def verifiers(turning_model: Path, stopping_model: Path, relay: Relay) -> Iterator[Verifiers]:
+    """Verifiers by their addresses, whose models say 'turn left' and 'stop'; only the first runs."""
+    made: Verifiers = {}
+    with ExitStack() as stack:
+        stack.enter_context(pytest.MonkeyPatch.context()).setattr("spec_vlm_nav.runner.subprocess", SUBPROCESS)
+        for model in (turning_model, stopping_model):
+            address = free_address()
+            given = {"target_model": str(model), "verifier": address}
+            made[address] = stack.enter_context(Runner(VERIFIER_GRAPH, given, relay))
+        next(iter(made.values())).start()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the trace is written."""
+    return tmp_path_factory.mktemp("trace") / "trace.json"
+
+
+@pytest.fixture(scope="module")
+def chain(turning_model: Path, verifiers: Verifiers, relay: Relay, trace: Path) -> Iterator[Robot]:
+    """A robot that turns left for ever, in the default mode."""
+    more = {"verifier": ",".join(verifiers), "start_verifier": "false", "trace": str(trace)}
+    with simulated(turning_model, relay, "full", **more) as robot:
         yield robot
 
 
@@ -46,10 +77,12 @@ def test_cancel_and_preemption_leave_a_standing_robot_and_have_codes_of_their_ow
     until(lambda: turning.stands and turning.record.kinds[-1] == HOLD, "the robot stands")
 
 
-def test_while_the_verifier_is_away_the_draft_model_drives_slowly_and_the_goal_goes_on(turning: Robot) -> None:
-    goal = turning.send()
+def test_while_the_verifier_is_away_the_draft_model_drives_slowly_and_the_goal_goes_on(
+    turning: Robot, verifiers: Verifiers
+) -> None:
+    (verifier, _), goal = verifiers.values(), turning.send()
     until(lambda: turning.turns() >= 2, "robot turns")
-    turning.runner.kill("verifier")
+    verifier.kill("verifier")
 
     def decides_alone() -> bool:
         action = turning.observer.last["navigation_action"]
@@ -57,7 +90,7 @@ def test_while_the_verifier_is_away_the_draft_model_drives_slowly_and_the_goal_g
 
     until(decides_alone, "the draft model decides alone, for half the speed")
     assert goal.wait(0.0) is None
-    turning.runner.start("verifier")
+    verifier.start("verifier")
     until(lambda: turning.observer.last["navigation_action"].source == CLOUD_VERIFIED, "the verifier decides")
     before = turning.turns()
     until(lambda: turning.turns() > before, "the goal goes on")
@@ -79,3 +112,26 @@ def test_a_node_that_dies_in_mid_motion_leaves_a_standing_robot(turning: Robot, 
         until(lambda: turning.record.said("action_executor is silent"), "navigation says why")
         goal.cancel()
         assert finish(turning, goal).cancelled
+
+
+def test_the_next_verifier_of_the_list_goes_on_with_the_goal_of_one_that_hangs_and_a_stop_ends_it(
+    turning: Robot, verifiers: Verifiers, trace: Path
+) -> None:
+    (first, second), goal = verifiers.values(), turning.send(FIND, 1200.0)
+    until(lambda: turning.turns() > 2, "the robot turns")
+    second.start()
+    frozen = first.pid("verifier")
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        end = finish(turning, goal)
+    finally:
+        os.kill(frozen, signal.SIGCONT)
+    answers = steps(load(trace))
+    assert end.succeeded and end.actions > 2
+    assert answers[-1].action == "stop" and answers[-1].whole.args["tokens"] > 0
+    last = turning.observer.last
+    assert last["navigation_action"].source == CLOUD_VERIFIED
+    room = {"seed": 3, "difficulty": "middle", "target": "silver bottle", "layout": "room"}
+    assert turning.observer.truth["room"] == room
+    until(lambda: last["decoding_stats"].answer.startswith("Action: stop"), "figures of the answer")
+    assert last["decoding_stats"].mode == "full"

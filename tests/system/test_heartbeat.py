@@ -19,12 +19,13 @@ LONG_S, SHORT_S = 60.0, 0.15
 
 
 class Ears:
-    """Counts the heartbeats of the node called `beating`, in an executor and a thread of its own."""
+    """Counts the heartbeats of the nodes called `busy` and `hanging`, in an executor and a thread of its own."""
 
     def __init__(self) -> None:
         self.beats = 0
         self.node = Node("ears")
-        on_heartbeat(partial(subscribe, self.node), "beating", self._heard)
+        for name in ("busy", "hanging"):
+            on_heartbeat(partial(subscribe, self.node), name, self._heard)
         self._spinning = Spinning(self.node)
 
     def close(self) -> None:
@@ -37,8 +38,8 @@ class Ears:
 class Beating:
     """A node on an executor of one thread, which spins only when told to."""
 
-    def __init__(self, busy_s: float, ears: Ears) -> None:
-        self.node, self._ears = Node("beating"), ears
+    def __init__(self, name: str, busy_s: float, ears: Ears) -> None:
+        self.node, self._ears = Node(name), ears
         self.ready = True
         self.heartbeat = Heartbeat(self.node, lambda: self.ready, busy_s)
         self._executor = SingleThreadedExecutor()
@@ -71,26 +72,16 @@ def quiet(ears: Ears) -> bool:
     return ears.beats == before
 
 
-def test_beats_go_on_while_the_executor_is_busy(ears: Ears) -> None:
-    beating = Beating(LONG_S, ears)
-    beating.spin_until_heard()
+def test_beats_outlive_a_busy_executor_and_end_with_one_that_hangs_or_while_the_node_is_not_ready(ears: Ears) -> None:
+    busy, hanging = Beating("busy", LONG_S, ears), Beating("hanging", SHORT_S, ears)
+    assert quiet(ears) and ears.beats == 0, "nothing is said before an executor has run"
+    busy.spin_until_heard()
     before = ears.beats
     until(lambda: ears.beats > before + 5, "beats without the executor")
-    beating.close()
-
-
-def test_a_node_whose_executor_hangs_falls_silent_and_speaks_when_it_runs_again(ears: Ears) -> None:
-    beating = Beating(SHORT_S, ears)
-    beating.spin_until_heard()
-    until(lambda: quiet(ears), "silence")
-    beating.spin_until_heard()
-    beating.close()
-
-
-def test_nothing_is_said_before_the_executor_has_run_nor_while_the_node_is_not_ready(ears: Ears) -> None:
-    beating = Beating(LONG_S, ears)
-    assert quiet(ears) and ears.beats == 0
-    beating.spin_until_heard()
-    beating.ready = False
-    until(lambda: quiet(ears), "silence")
-    beating.close()
+    busy.ready = False
+    until(lambda: quiet(ears), "silence of a node that is not ready")
+    for _ in range(2):
+        hanging.spin_until_heard()
+        until(lambda: quiet(ears), "silence of a node whose executor hangs")
+    busy.close()
+    hanging.close()

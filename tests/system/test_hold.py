@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from functools import partialmethod
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,14 +44,12 @@ class Handle:
     def publish_feedback(self, feedback: Any) -> None:
         self.fed.append((feedback.state, feedback.answer, feedback.link_state, list(feedback.done)))
 
-    def canceled(self) -> None:
-        self.ended = "canceled"
+    def end(self, how: str) -> None:
+        self.ended = how
 
-    def abort(self) -> None:
-        self.ended = "aborted"
-
-    def succeed(self) -> None:
-        self.ended = "succeeded"
+    canceled = partialmethod(end, "canceled")
+    abort = partialmethod(end, "aborted")
+    succeed = partialmethod(end, "succeeded")
 
 
 class Node:
@@ -196,9 +195,9 @@ def test_an_extension_that_was_lost_is_sent_again_and_the_motion_has_not_ended_b
     assert not any(message.complete for message in node.decided), "whole answers only"
 
 
-@pytest.mark.parametrize("sent", [LEFT_SMALL, LEFT_LARGE])
+@pytest.mark.parametrize("extended", [False, True])
 def test_a_motion_ends_where_its_executor_was_started_anew_and_is_not_begun_again(
-    sent: Action, monkeypatch: pytest.MonkeyPatch
+    extended: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The new executor knows nothing of it: its whole size on top of what was covered would be too far."""
     node = Node(takes=10_000)
@@ -210,8 +209,8 @@ def test_a_motion_ends_where_its_executor_was_started_anew_and_is_not_begun_agai
     left, small = KINDS[ActionKind.TURN_LEFT], SIZES[ActionSize.SMALL]
     made.act(Decision(0, LEFT_SMALL, complete=False))
     inputs._on_status(ActionStatus(goal=7, step=0, outcome=ActionStatus.RUNNING, kind=left, size=small, progress=0.1))
-    if sent is not LEFT_SMALL:
-        made.act(Decision(0, sent))
+    if extended:
+        made.act(Decision(0, LEFT_LARGE))
     inputs._on_status(ActionStatus())
     before = len(node.sent)
     node.now += 2 * RESEND_S

@@ -79,7 +79,7 @@ def test_every_answer_is_about_a_played_frame_and_nothing_is_told_to_move(
 
 
 def test_a_stop_is_not_the_end_of_the_bag(bag: Path, stopping_model: Path, tmp_path: Path) -> None:
-    assert play(bag, stopping_model, tmp_path / "out", "--mode", "edge", "--start", "1", "--rate", "0.5") == 0
+    assert play(bag, stopping_model, tmp_path / "out", "--mode", "edge") == 0
     found = recorded(tmp_path / "out")
     goals = [entry.goal for entry in found["/vlm_nav/decision"] if entry.kind == KINDS[ActionKind.STOP]]
     assert len(goals) == len(set(goals)) >= 2

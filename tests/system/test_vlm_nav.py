@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
+import signal
 import sys
 from array import array
 from collections.abc import Iterator
@@ -30,13 +32,12 @@ from spec_vlm_nav_interfaces.msg import NavigationAction
 from std_msgs.msg import String
 
 from spec_vlm_nav.goal_file import path_of
-from spec_vlm_nav.graph import PROJECT
-from spec_vlm_nav.runner import free_address
+from spec_vlm_nav.graph import PROJECT, VERIFIER_GRAPH
+from spec_vlm_nav.runner import Runner, free_address
 from tests.forked import Forked
-from tests.system.conftest import LIMIT_S, until
+from tests.system.conftest import LIMIT_S, Lines, until
 from tests.system.parrot import NOT_HERE, parrot
 from tests.system.spinning import Spinning
-from vlm_nav_evaluation.verifier_process import verifier
 from vlm_nav_simulation.dataset import encode_jpeg
 from vlm_nav_simulation.episode import oracle_policy, run_episode
 from vlm_nav_simulation.geometry import Pose
@@ -129,6 +130,18 @@ class Client:
         self._images.publish(image)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def waiting(turning_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Forked, Path]]:
+    """A node without a verifier, and its log: it starts and waits while the others are tested."""
+    log = tmp_path_factory.mktemp("waiting") / "log"
+    given = (f"verifier:={free_address()}", "welcome_s:=3600.0", "autostart:=true")
+    with log.open("w") as out:
+        words = [*command(turning_model, *given), "-r", "__ns:=/waiting"]
+        process = Forked(words, stdout=out, stderr=out, cwd=PROJECT)
+    yield process, log
+    process.kill()
+
+
 @pytest.fixture
 def client() -> Iterator[Client]:
     made = Client()
@@ -213,8 +226,10 @@ def test_a_search_in_vain_ends_as_not_found_and_its_prompts_have_what_was_search
         assert client.feedback[-1].done == ["forward large blocked"]
 
 
-@pytest.mark.usefixtures("forked_verifiers")
-def test_where_a_verified_answer_places_the_object_is_a_pose_in_odometrys_frame(client: Client, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("forked_nodes")
+def test_a_verified_answer_places_the_object_in_odometrys_frame_and_a_verifier_that_hangs_ends_the_goal(
+    client: Client, lines: Lines, tmp_path: Path
+) -> None:
     scene = scene_of(20000, "middle", "")
     client.place = run_episode(scene, oracle_policy(scene)).poses[-1]
     with World(scene) as world:
@@ -222,16 +237,22 @@ def test_where_a_verified_answer_places_the_object_is_a_pose_in_odometrys_frame(
         client.jpeg = array("B", encode_jpeg(world.render()))
     places: list[PoseWithCovarianceStamped] = []
     client.node.create_subscription(PoseWithCovarianceStamped, "vlm_nav/sighting", places.append, 10)
-    models = PROJECT / "models"
-    options = ("mode:=cloud", "sightings:=true")
-    with (
-        verifier(models / "target", "--max-sessions", "2") as address,
-        node_of(models / "draft", tmp_path / "log", *options, f"verifier:={address}"),
-    ):
+    models, address = PROJECT / "models", free_address()
+    options = ("mode:=cloud", "sightings:=true", "degraded_s:=0.0", "link_lost_s:=8.0", f"verifier:={address}")
+    given = {"target_model": str(models / "target"), "verifier": address}
+    with Runner(VERIFIER_GRAPH, given, lines) as verifier, node_of(models / "draft", tmp_path / "log", *options):
+        verifier.start()
         until(client.ready, "vlm_nav is there")
         assert client.change(Transition.TRANSITION_CONFIGURE) and client.change(Transition.TRANSITION_ACTIVATE)
         client.send(f"find the {scene.target.text}", dry_run=True)
         until(lambda: bool(client.turns() and places), "a decision and its place")
+        os.kill(verifier.pid("verifier"), signal.SIGSTOP)
+        try:
+            lost = client.result(client.send(dry_run=True))
+        finally:
+            os.kill(verifier.pid("verifier"), signal.SIGCONT)
+    assert lost.error_code == CODES.LINK_LOST
+    assert "the robot waited 8 s for it" in lost.error_msg and address in lost.error_msg, lost.error_msg
     assert places[0].header.frame_id == "odom"
     assert places[0].header.stamp in [decision.header.stamp for decision in client.turns()], "the frame's"
     hidden = scene.objects[scene.target_index]
@@ -240,15 +261,10 @@ def test_where_a_verified_answer_places_the_object_is_a_pose_in_odometrys_frame(
     assert np.array_equal(covariance, covariance.T) and (np.linalg.eigvalsh(covariance) > 0.0).all()
 
 
-def test_it_can_be_ended_while_it_waits_for_its_verifier(turning_model: Path, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    with log.open("w") as out:
-        words = command(turning_model, f"verifier:={free_address()}", "welcome_s:=3600.0", "autostart:=true")
-        process = Forked(words, stdout=out, stderr=out, cwd=PROJECT)
-    try:
-        until(lambda: "waiting for the verifier: " in log.read_text(), "the reason in the log")
-    finally:
-        process.terminate()
-        # Less than it would wait for.
-        process.wait(LIMIT_S)
+def test_it_can_be_ended_while_it_waits_for_its_verifier(waiting: tuple[Forked, Path]) -> None:
+    process, log = waiting
+    until(lambda: "waiting for the verifier: " in log.read_text(), "the reason in the log")
+    process.terminate()
+    # Less than it would wait for.
+    process.wait(LIMIT_S)
     assert "Traceback" not in log.read_text()

@@ -61,6 +61,7 @@ COLUMNS = (
     Column("95 %", "interval"),
     Column("SPL", "spl"),
     Column("to goal s", "to_goal_s", ".1f"),
+    Column("mean", "mean_to_goal_s", ".1f"),
     Column("standing s", "standing_s", ".1f"),
     Column("of wait", "standing_share", ".0%"),
     Column("frame to motion ms", "first_motion_s", ".0f", MS),
@@ -180,9 +181,9 @@ def write_plot(folder: Path, rows: Sequence[dict[str, Any]]) -> Path:
 def figures(episodes: Sequence[ActingEpisode], shortest_m: dict[int, float]) -> list[dict[str, Any]]:
     """Return a row per mode, round trip and behaviour.
 
-    to_goal_s, standing_s: medians over the episodes that found the target. standing_share: standing of all episodes
-    against `wait` of the same mode and round trip, in the same rooms. first_motion_s: median over all decisions, from
-    the frame's time. ahead_share is of all questions.
+    to_goal_s, standing_s: medians over the episodes that found the target, as mean_to_goal_s is of. standing_share:
+    standing of all episodes against `wait` of the same mode and round trip, in the same rooms. first_motion_s: median
+    over all decisions, from the frame's time. ahead_share is of all questions.
     """
     groups: dict[Case, list[ActingEpisode]] = defaultdict(list)
     for each in episodes:
@@ -208,6 +209,7 @@ def figures(episodes: Sequence[ActingEpisode], shortest_m: dict[int, float]) -> 
                 "interval": f"{low:.0%}-{high:.0%}",
                 "spl": spl((e.success, e.path_m, shortest_m[e.seed]) for e in some if e.seed in shortest_m),
                 "to_goal_s": median(each.total_s for each in found) if found else None,
+                "mean_to_goal_s": mean(each.total_s for each in found) if found else None,
                 "standing_s": median(each.standing_s for each in found) if found else None,
                 "standing_share": sum(each.standing_s for each in both) / waited if waited else None,
                 "first_motion_s": median(motions) if motions else None,

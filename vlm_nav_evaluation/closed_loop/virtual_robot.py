@@ -49,7 +49,10 @@ ALWAYS_UP = "0/1"
 
 
 class VirtualLink:
-    """The link as the robot sees it: dead for the last `dead_s` of every `every_s` seconds, and noticed as silence."""
+    """The link as the robot sees it: dead for `dead_s` of every `every_s` seconds, and noticed as silence.
+
+    It is up first, for half of the time between two such gaps.
+    """
 
     why = "nothing received from the verifier"
 
@@ -59,13 +62,17 @@ class VirtualLink:
 
     @property
     def state(self) -> str:
-        dead_for = self._clock() % self._every_s - self._up_s
+        dead_for = self._phase % self._every_s - self._up_s
         return str((LinkState.SILENT if dead_for >= SILENCE_S else LinkState.NOMINAL).value)
 
     def carried_s(self) -> float:
         """Return for how many seconds it has carried messages so far."""
-        periods, rest = divmod(self._clock(), self._every_s)
-        return periods * self._up_s + min(rest, self._up_s)
+        periods, rest = divmod(self._phase, self._every_s)
+        return periods * self._up_s + min(rest, self._up_s) - self._up_s / 2.0
+
+    @property
+    def _phase(self) -> float:
+        return self._clock() + self._up_s / 2.0
 
 
 class VirtualQuestion:

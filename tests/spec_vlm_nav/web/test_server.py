@@ -67,9 +67,11 @@ def talk(server: PageServer, *texts: str) -> list[dict[str, Any]]:
     return asyncio.run(run())
 
 
-def test_the_page_loads_nothing_from_elsewhere() -> None:
+def test_the_page_loads_nothing_from_elsewhere_and_its_port_is_its_own() -> None:
     with served(Robot()) as server:
         status, page = get(server)
+        with pytest.raises(OSError, match="address already in use"):
+            PageServer(WebConfig(port=server.port), dict, print)
     assert status == 200 and "<title>" in page
     assert "http://" not in page and "https://" not in page and "innerHTML" not in page
 
@@ -94,9 +96,9 @@ def test_a_connection_on_which_nothing_changes_is_not_silent() -> None:
         async def listen() -> list[dict[str, Any]]:
             address = f"ws://127.0.0.1:{server.port}/socket"
             async with aiohttp.ClientSession() as session, session.ws_connect(address) as socket:
-                return [await socket.receive_json(timeout=60.0) for _ in range(3)]
+                return [await socket.receive_json(timeout=60.0) for _ in range(2)]
 
-        assert asyncio.run(listen()) == [{"answer": ""}, {}, {}]
+        assert asyncio.run(listen()) == [{"answer": ""}, {}]
 
 
 def test_the_newest_frame_is_sent() -> None:
@@ -153,14 +155,8 @@ def test_a_command_that_is_too_long_ends_its_connection_only() -> None:
         assert talk(server) == [{"answer": ""}]
 
 
-def test_a_port_that_is_taken_is_an_error_and_leaves_no_thread() -> None:
-    with served(Robot()) as server, pytest.raises(OSError, match="address already in use"):
-        PageServer(WebConfig(port=server.port), dict, print)
-
-
 @pytest.mark.parametrize(
-    ("host", "local"),
-    [("127.0.0.1", True), ("localhost", True), ("::1", True), ("0.0.0.0", False), ("10.0.0.5", False), ("dog", False)],
+    ("host", "local"), [("127.0.0.1", True), ("localhost", True), ("::1", True), ("0.0.0.0", False), ("dog", False)]
 )
 def test_which_addresses_are_this_machine(host: str, local: bool) -> None:
     assert is_loopback(host) is local and WebConfig(host).local is local

@@ -97,7 +97,8 @@ def test_a_link_carries_what_it_is_not_dead_for(times: list[float], dead_s: floa
     link, before = VirtualLink(lambda: now, dead_s, 10.0), (0.0, 0.0)
     for now in sorted(times):
         carried = link.carried_s()
-        dead = dead_s * (now // 10.0) + max(0.0, now % 10.0 - (10.0 - dead_s))
+        phase = now + (10.0 - dead_s) / 2.0
+        dead = dead_s * (phase // 10.0) + max(0.0, phase % 10.0 - (10.0 - dead_s))
         assert carried == pytest.approx(now - dead, abs=1e-6)
         assert -1e-9 <= carried - before[1] <= now - before[0] + 1e-6
         before = now, carried
