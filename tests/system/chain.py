@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -63,8 +64,11 @@ class Robot:
         self._client = ActionClient(self.observer.node, NavigateByInstruction, "navigate_by_instruction")
 
     def close(self) -> None:
-        """Free the action client, before its node is destroyed."""
-        self._client.destroy()
+        """Free the action client before its node is destroyed, in the thread that may just now wait on it."""
+        freed = threading.Event()
+        self.observer.call(self._client.destroy)
+        self.observer.call(freed.set)
+        assert freed.wait(LIMIT_S), "the observer's thread hangs"
 
     def repair(self) -> None:
         """Start again what a test has ended; wait until all nodes are active and the robot stands."""
