@@ -22,7 +22,9 @@ from cloud_verifier.choice import Act, Choice
 from cloud_verifier.step import Step
 from cloud_verifier.tree import NOTHING, Tree
 from edge_drafter import Drafter, DraftingConfig, LinkLost, Mode, StepRequest, StepResult, sources_of
+from edge_drafter.acceptance_stats import AcceptanceStats
 from edge_drafter.question import Question
+from edge_drafter.step import Step as DraftedStep
 from speculation.acceptance import Verdict
 from speculation.cancellation import Abandoned, Stop
 from speculation.predictor import Predictor
@@ -283,7 +285,7 @@ class FakeLink:
         verdict = self.judge(state, tree)
         for layer in range(self._weather.exits if row.exits else 0):
             part = (layer + 1) / (self._weather.exits + 1)
-            early = self._early(state, tree, self.early_verdict(state, tree, verdict, layer), layer)
+            early = self._early(state, tree, verdict, layer)
             self._at(now + part * self._weather.verify_s, partial(self._reply, early))
         self._at(now + self._weather.verify_s, lambda at: self._verified(state, verdict, at))
 
@@ -305,10 +307,6 @@ class FakeLink:
                 return Verdict(tuple(path), token, 1.0)
             path.append(found[0])
             prefix.append(token)
-
-    def early_verdict(self, state: Step, tree: Tree, verdict: Verdict, layer: int) -> Verdict:
-        """Return what an exit takes the verdict for."""
-        return verdict
 
     def _early(self, state: Step, tree: Tree, verdict: Verdict, layer: int) -> EarlyTokens:
         node, token = tree.nodes[verdict.path[-1]] if verdict.path else tree.origin, verdict.token
@@ -336,6 +334,13 @@ def request(
     step: int = 1, max_tokens: int = 24, committed: tuple[int, ...] = (), deadline_s: float | None = None
 ) -> StepRequest:
     return StepRequest(step, "find the silver bottle", b"jpeg", (EOS,), max_tokens, deadline_s, committed)
+
+
+def lone_step(config: DraftingConfig | None = None, **changes: Any) -> DraftedStep:
+    """Return a step that no loop runs, of a question that `changes` are of."""
+    config = config or DraftingConfig()
+    asked = StepRequest(1, "p", b"j", (EOS,), **changes)
+    return DraftedStep(config, asked, AcceptanceStats(config), FakeClock())
 
 
 class Bench:
