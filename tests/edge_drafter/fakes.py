@@ -285,7 +285,7 @@ class FakeLink:
         verdict = self.judge(state, tree)
         for layer in range(self._weather.exits if row.exits else 0):
             part = (layer + 1) / (self._weather.exits + 1)
-            early = self._early(state, tree, verdict, layer)
+            early = self._early(state, tree, self.early_verdict(state, tree, verdict, layer), layer)
             self._at(now + part * self._weather.verify_s, partial(self._reply, early))
         self._at(now + self._weather.verify_s, lambda at: self._verified(state, verdict, at))
 
@@ -307,6 +307,10 @@ class FakeLink:
                 return Verdict(tuple(path), token, 1.0)
             path.append(found[0])
             prefix.append(token)
+
+    def early_verdict(self, state: Step, tree: Tree, verdict: Verdict, layer: int) -> Verdict:
+        """Return what an exit takes the verdict for."""
+        return verdict
 
     def _early(self, state: Step, tree: Tree, verdict: Verdict, layer: int) -> EarlyTokens:
         node, token = tree.nodes[verdict.path[-1]] if verdict.path else tree.origin, verdict.token
