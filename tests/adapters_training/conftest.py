@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from adapters_training import shapes
 from adapters_training.shapes import BLOCKERS, known_objects, write_processor
 from speculation.vlm.processing import Processor
 from tests.adapters_training.targets import chats
@@ -14,9 +15,11 @@ from tests.models import tiny_text_model
 
 @pytest.fixture(scope="session")
 def processor_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the embedded pair's tokenizer and processor."""
+    """Folder of the embedded pair's processor, with a tokenizer of fewer sentences: all words are in them."""
     folder = tmp_path_factory.mktemp("processor")
-    write_processor(folder, known_objects(), BLOCKERS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shapes, "CORPUS_LINES", 2000)
+        write_processor(folder, known_objects(), BLOCKERS)
     return folder
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,24 +20,21 @@ from adapters_training.__main__ import main
 from adapters_training.exits import ExitTrainer
 from adapters_training.frozen_target import preparation, training
 from adapters_training.frozen_target.training import RESULTS_FILE, finished_results
-from adapters_training.records import write_shard
+from adapters_training.records import Task, write_shard
 from adapters_training.settings import write
-from adapters_training.shapes import build_model, write_processor
+from adapters_training.shapes import build_model
 from adapters_training.trainer import CHECKPOINT_FILE
+from spec_vlm_nav.runner import free_address
 from speculation.exits import WEIGHTS_FILE, ExitHeads
-from speculation.language.prompts import Vocabulary
 from speculation.vlm.load import load_vlm
 from speculation.vlm.processing import Processor
 from tests.adapters_training.frames import TINY, make_frame
-from tests.adapters_training.targets import chats, config, pictures, weights
+from tests.adapters_training.targets import of_exits as config
+from tests.adapters_training.targets import weights
+from tests.forked import Forked
 
 train, prepare = partial(training.train, ExitTrainer), partial(preparation.prepare, ExitTrainer)
 ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-
-
-SHORT = ("--device", "cpu", "--rank", "8", "--context", "96", "--batch", "2")
-WORDS = Vocabulary(("red", "blue"), ("ball", "chair"))
 
 
 def test_each_loss_lowers_what_it_is_about(llama: Path, chat: Path, tmp_path: Path) -> None:
@@ -97,27 +96,37 @@ def test_gradients_do_not_depend_on_how_a_step_is_cut(llama: Path, chat: Path, t
 
 
 def test_two_processes_learn_what_one_does_in_twice_the_forwards(llama: Path, chat: Path, tmp_path: Path) -> None:
+    """Both begin with what `torchrun` gives a process."""
     settings = config(llama, chat, tmp_path / "one", steps=6, batch=2, accumulation=2)
     train(settings)
     write(msgspec.structs.replace(settings, out=str(tmp_path / "two"), accumulation=1), tmp_path / "two.yaml")
-    launched = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-         "-m", "adapters_training", "exits", "--config", str(tmp_path / "two.yaml")],
-        cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert launched.returncode == 0, launched.stderr
-    assert launched.stdout.count("agreement with the last layer") == 1, "one process reports"
+    command = [sys.executable, "-m", "adapters_training", "exits", "--config", str(tmp_path / "two.yaml")]
+    port = free_address().rpartition(":")[2]
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    started = [
+        Forked(
+            command, ROOT, subprocess.STDOUT, subprocess.PIPE, os.environ | place | {"RANK": rank, "LOCAL_RANK": rank}
+        )
+        for rank in ("0", "1")
+    ]
+    said = []
+    for each in started:
+        assert each.stdout is not None
+        with each.stdout as pipe:
+            said.append(pipe.read())
+        assert each.wait(120.0) == 0, said[-1]
+    assert "".join(said).count("agreement with the last layer") == 1, "one process reports"
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
     for name in one:
         torch.testing.assert_close(one[name], two[name], rtol=1e-3, atol=1e-4)
 
 
 @pytest.fixture(scope="module")
-def embedded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def embedded(processor_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a target of the embedded shape, beside it a folder `frames` of shards."""
     folder = tmp_path_factory.mktemp("embedded")
-    write_processor(folder / "target", WORDS, ("wall",))
-    build_model(TINY, Processor.load(folder / "target").tokenizer, 0).save_pretrained(folder / "target")
+    shutil.copytree(processor_folder, folder / "target")
+    build_model(TINY, Processor.load(processor_folder).tokenizer, 0).save_pretrained(folder / "target")
     (folder / "frames").mkdir()
     rng = np.random.default_rng(0)
     frames = [make_frame(rng, side) for side in ("left", "ahead", "right", "slightly left")] * 2
@@ -143,41 +152,38 @@ def test_packed_frames_of_the_embedded_target(
     assert ExitHeads.load(tmp_path / "exits", load_vlm(embedded)).layers == (0, 1)
 
 
+@pytest.fixture
+def strange(tmp_path: Path) -> Path:
+    """Frames that ask for an object which the pair does not know."""
+    frame = make_frame(np.random.default_rng(0))
+    task = Task("plaid", "ball", None, "stop", "search")
+    write_shard(tmp_path / "seeds-0000000-0000025.msgpack", [msgspec.structs.replace(frame, tasks=[task])])
+    return tmp_path
+
+
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("target", "data", "more", "sentence"),
     [
-        ({"--target": "nowhere"}, "model folder nowhere does not exist"),
-        ({"--images": "nowhere"}, "--images nowhere is no folder"),
-        ({"--data": "VQA"}, "is a language model alone: give conversations of text"),
+        ("nowhere", "chat", (), "model folder nowhere does not exist"),
+        ("llama", "chat", ("--images", "nowhere"), "--images nowhere is no folder"),
+        ("llama", "frames", (), "is a language model alone: give conversations of text"),
+        ("embedded", "chat", ("--packed",), "--packed takes folders of simulator shards only"),
+        ("embedded", "strange", ("--packed",), "the data ask for plaid ball, which"),
     ],
 )
-def test_bad_input_is_one_sentence(
-    llama: Path, tmp_path: Path, changes: dict[str, str], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if changes.get("--data") == "VQA":
-        changes = {"--data": str(pictures(tmp_path))}
-    words: dict[str, object] = {"--target": llama, "--data": chats(tmp_path / "chat.json"), "--out": tmp_path / "out"}
-    words |= {"--rank": 8, "--device": "cpu", **changes}
-    assert exits(*(word for pair in words.items() for word in pair)) == 2
+def test_what_cannot_be_trained_is_one_sentence(
+    target: str, data: str, more: tuple[str, ...], sentence: str, llama: Path, chat: Path, embedded: Path,
+    strange: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    places = {
+        "llama": llama,
+        "chat": chat,
+        "embedded": embedded,
+        "frames": embedded.parent / "frames",
+        "strange": strange,
+    }
+    words: list[Any] = ["--target", places.get(target, target), "--data", places[data], "--held-out", places[data]]
+    assert exits(*words, "--out", tmp_path / "out", "--rank", 4, "--device", "cpu", *more) == 2
     said = capsys.readouterr().err
     assert sentence in said and said.splitlines()[-1].startswith("adapters_training exits: ")
     assert not (tmp_path / "out").exists()
-
-
-def test_data_that_the_target_cannot_use_are_one_sentence(
-    embedded: Path, llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    frames, chat = embedded.parent / "frames", chats(tmp_path / "chat.json")
-    unknown = tmp_path / "frames"
-    unknown.mkdir()
-    frame = make_frame(np.random.default_rng(0))
-    task = type(frame.tasks[0])("pink", "ball", None, "stop", "search")
-    write_shard(unknown / "seeds-0000000-0000025.msgpack", [msgspec.structs.replace(frame, tasks=[task])])
-    cases: tuple[tuple[Path, Path, str], ...] = (
-        (embedded, chat, "--packed takes folders of simulator shards only"),
-        (embedded, unknown, "the data ask for pink ball, which"),
-    )
-    for target, data, sentence in cases:
-        assert exits("--target", target, "--data", data, "--held-out", frames, "--out", tmp_path / "out", "--packed",
-                     "--rank", 4, "--device", "cpu") == 2  # fmt: skip
-        assert sentence in capsys.readouterr().err

@@ -6,7 +6,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters_training.losses import read, see
@@ -38,6 +38,7 @@ def test_packed_questions_have_the_logits_of_separate_ones(processor: Processor)
     assert not torch.allclose(packed[start:second][:5], separate[start:][:5], atol=1e-4)
 
 
+@settings(max_examples=40)
 @given(st.lists(st.booleans(), min_size=1, max_size=14), st.integers(1, 6), st.integers(0, 9))
 def test_what_a_walk_is_for_is_always_asked(visible: list[bool], limit: int, seed: int) -> None:
     seen = Seen("red", "ball", "ahead", 1.0)

@@ -41,6 +41,29 @@ def robot(draft: Vlm) -> Iterator[Robot]:
         each.close()
 
 
+@pytest.fixture(scope="session")
+def exits(tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Untrained exits of the tiny target: wrong often enough to matter, and they stream."""
+    from speculation.exits import ExitHeads, Reliability
+    from speculation.vlm.load import load_vlm
+
+    folder = tmp_path_factory.mktemp("edge-exits")
+    heads = ExitHeads(load_vlm(tiny_target), (1, 2), 4)
+    heads.set_reliability({layer: Reliability((0.0, 1.0), (0.5,)) for layer in (1, 2)})
+    heads.save(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def verifier(tiny_target: Path, exits: Path) -> Iterator[Verifier]:
+    """A verifier of the tiny target for all tests that end none."""
+    from tests.cloud_verifier.process import start
+
+    running = start(tiny_target, "--dtype", "float64", "--exits", str(exits), "--frames", "3")
+    yield running
+    running.stop()
+
+
 @pytest.fixture
 def serve() -> Iterator[Serve]:
     """Starts a verifier with a model and flags."""

@@ -22,7 +22,9 @@ from cloud_verifier.choice import Act, Choice
 from cloud_verifier.step import Step
 from cloud_verifier.tree import NOTHING, Tree
 from edge_drafter import Drafter, DraftingConfig, LinkLost, Mode, StepRequest, StepResult, sources_of
+from edge_drafter.acceptance_stats import AcceptanceStats
 from edge_drafter.question import Question
+from edge_drafter.step import Step as DraftedStep
 from speculation.acceptance import Verdict
 from speculation.cancellation import Abandoned, Stop
 from speculation.predictor import Predictor
@@ -336,6 +338,13 @@ def request(
     step: int = 1, max_tokens: int = 24, committed: tuple[int, ...] = (), deadline_s: float | None = None
 ) -> StepRequest:
     return StepRequest(step, "find the silver bottle", b"jpeg", (EOS,), max_tokens, deadline_s, committed)
+
+
+def lone_step(config: DraftingConfig | None = None, **changes: Any) -> DraftedStep:
+    """Return a step that no loop runs, of a question that `changes` are of."""
+    config = config or DraftingConfig()
+    asked = StepRequest(1, "p", b"j", (EOS,), **changes)
+    return DraftedStep(config, asked, AcceptanceStats(config), FakeClock())
 
 
 class Bench:

@@ -65,6 +65,7 @@ def balanced(rtts: list[float], start: int = 4) -> list[int]:
     return depths
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.floats(0.01, 2.0), st.floats(0.0, 1.0), st.booleans()), min_size=5, max_size=30))
 def test_balance_measures_the_link_although_every_batch_takes_its_own_time(
     rounds: list[tuple[float, float, bool]],
@@ -78,6 +79,7 @@ def test_balance_measures_the_link_although_every_batch_takes_its_own_time(
     assert controller.rtt_s == pytest.approx(0.04)
 
 
+@settings(max_examples=50)
 @given(st.floats(0.0, 0.4), st.integers(1, 16))
 def test_balance_keeps_its_depth_until_that_is_clearly_wrong(rtt: float, start: int) -> None:
     """It moves only beyond the halfway point and the hysteresis, and then to the nearest depth."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_drafter import DraftingConfig
@@ -25,6 +25,7 @@ CHANCES = st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.9, 1.0])
 TREES = st.lists(st.tuples(st.integers(0, 30), st.integers(5, END), CHANCES), min_size=1, max_size=25)
 
 
+@settings(max_examples=60)
 @given(
     additions=TREES,
     place=st.integers(0, 30),
@@ -61,13 +62,3 @@ def test_whatever_is_cut_hangs_together_fits_and_is_worth_no_less_when_it_is_lon
         assert [tree.parent(node) for node in nodes] == [anchor, *nodes][: len(nodes)]
         closed = cut.closes(nodes[-1]) if nodes else cut.ends_at(anchor)
         assert cut.is_full(anchor) is (len(nodes) == cut.need(anchor) or closed)
-
-
-def test_nothing_behind_a_doubtful_token_is_no_full_draft() -> None:
-    """What an exit names against the draft is doubtful itself; if it is committed there is all to draft."""
-    tree = TokenTree()
-    node = tree.add(tree.root, 5, 0.2, Origin.EARLY)
-    cut = selector(tree, stop_below=0.5)
-    assert cut.closes(node) and not cut.is_full(node)
-    tree.score(node, ())
-    assert cut.is_full(node), "the model has nothing to propose behind it"

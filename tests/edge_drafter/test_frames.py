@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from speculation.vlm.inputs import Inputs
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import BeginStep, Jpegs, Sight, frames_of, jpeg_of
-from tests.cloud_verifier.process import Verifier, start
+from tests.cloud_verifier.process import Verifier
 from tests.edge_drafter.conftest import Robot, Serve
 from tests.edge_drafter.test_decoder import ANSWER, PROMPT
 from tests.models import frame
@@ -33,13 +32,6 @@ def picture(seed: int, height: int = 240, width: int = 320) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(frame(seed, 320)[:height, :width]).save(buffer, "JPEG", quality=90)
     return buffer.getvalue()
-
-
-@pytest.fixture(scope="module")
-def verifier(tiny_target: Path) -> Iterator[Verifier]:
-    running = start(tiny_target, "--dtype", "float64", "--frames", "3")
-    yield running
-    running.stop()
 
 
 @pytest.fixture

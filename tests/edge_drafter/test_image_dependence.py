@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_drafter import decoder
@@ -38,6 +38,7 @@ class SeeingModel(FakeModel):
         self._image = image
 
 
+@settings(max_examples=40)
 @given(ANSWERS, ANSWERS)
 def test_places_are_compared_one_by_one_behind_the_answers_own_tokens(answer: list[int], drafted: list[int]) -> None:
     drafted = (drafted * len(answer))[: len(answer)]

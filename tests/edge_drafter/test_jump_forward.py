@@ -8,7 +8,7 @@ from edge_drafter import Drafter, DraftingConfig, Mode, StepRequest, sources_of
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.settings import EdgeConfig
 from speculation.language.grammar import CONSTRAINED
-from speculation.language.prompts import ResponseOrder, compose, parse_answer
+from speculation.language.prompts import parse_answer
 from speculation.sampling import GREEDY, Coupled, SamplingScheme
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
@@ -53,14 +53,3 @@ def test_a_decoder_that_cannot_keep_to_the_grammar_does_not_start(draft: Vlm) ->
         EdgeDecoder(short, vlm=draft)
     with pytest.raises(ValueError, match="answers"):
         EdgeConfig.flat(draft.folder, mode="edge", answers="short")
-
-
-@pytest.mark.parametrize("order", ResponseOrder)
-def test_a_decoder_takes_the_order_from_the_prompt(order: ResponseOrder, draft: Vlm) -> None:
-    edge = EdgeDecoder(EdgeConfig.flat(draft.folder, mode="edge", answers=CONSTRAINED, max_tokens=LIMIT), vlm=draft)
-    try:
-        text = edge.text(edge.decode(compose("find the red ball", (), order), jpeg(0)).tokens)
-    finally:
-        edge.close()
-    assert not parse_answer(text).problem
-    assert text.startswith("Action: ") == (order is ResponseOrder.ACTION_FIRST)

@@ -14,7 +14,7 @@ import zmq.auth
 from msgspec.structs import replace
 
 from edge_drafter import LinkLost, VerifierBusy
-from edge_drafter.link import CONTROL_BYTES, FINAL, Keys, LinkConfig, LinkState, ZmqLink, load_keys
+from edge_drafter.link import CONTROL_BYTES, Keys, LinkConfig, LinkState, ZmqLink, load_keys
 from edge_drafter.link_socket import LinkSocket
 from edge_drafter.step_exchange import INBOX_MESSAGES
 from speculation.wire import (
@@ -277,11 +277,10 @@ def test_a_verifier_that_does_not_fit_is_refused_in_a_sentence_and_asked_again(
     wait_for(lambda: link.state is LinkState.NOMINAL)
 
 
-@pytest.mark.parametrize("code", [code for code in FaultCode if code not in FINAL and code is not FaultCode.NO_SESSION])
 def test_what_can_pass_is_tried_again_with_its_reason_in_the_state(
-    verifier: TinyVerifier, connect: Callable[..., ZmqLink], code: FaultCode
+    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
 ) -> None:
-    verifier.refuse = Fault(code, "all 8 sessions are taken\n\x1b[2J")
+    verifier.refuse = Fault(FaultCode.INTERNAL, "all 8 sessions are taken\n\x1b[2J")
     link = connect(verifier.address)
     wait_for(lambda: "refuses for now" in link.why)
     assert link.state is LinkState.CONNECTING and r"all 8 sessions are taken\n\x1b[2J" in link.why
@@ -326,7 +325,7 @@ def test_a_full_verifier_is_not_greeted_again_before_it_asks_for_that(
     greetings = len(verifier.hellos)
     assert opened == []
     verifier.refuse = None
-    clock.more_s = 1001.0
+    clock.more_s = 2001.0  # an answer to a greeting may have come as late as at 900
     assert link.wait_nominal(LIMIT_S) and len(verifier.hellos) > greetings
 
 

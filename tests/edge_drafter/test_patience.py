@@ -66,7 +66,7 @@ def slow(vlm: Vlm, encode_s: float) -> SlowEyes:
 
 def test_a_prefill_that_takes_longer_than_patience_ends_with_an_answer(draft: Vlm, robot: Robot) -> None:
     """The verifier reads no message meanwhile, not even a ping: it says by another thread that it works."""
-    engine = slow(draft, encode_s=4.0)
+    engine = slow(draft, encode_s=3.0)
     with serving(engine, hang_s=600.0) as address:
         result = robot(address, mode="cloud", drafting="patience_s=2", max_tokens=8).decode(PROMPT, JPEG)
     assert list(result.tokens) == greedy(PROMPT, JPEG, 8)
@@ -77,7 +77,7 @@ def test_a_prefill_that_takes_longer_than_patience_ends_with_an_answer(draft: Vl
     ("hang_s", "deadline_s", "ends", "why"),
     [
         (1.0, 120.0, VerifierLost, "nothing received from"),
-        (600.0, 3.0, AnswerLate, "within the deadline of 3 s; the verifier was at the frames"),
+        (600.0, 2.0, AnswerLate, "within the deadline of 2 s; the verifier was at the frames"),
     ],
 )
 def test_a_verifier_that_hangs_is_lost_and_a_deadline_holds(

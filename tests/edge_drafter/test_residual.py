@@ -6,16 +6,13 @@ from typing import Any
 
 import pytest
 
-from edge_drafter import DraftingConfig, StepRequest
-from edge_drafter.acceptance_stats import AcceptanceStats
 from edge_drafter.answer import Contradiction
 from edge_drafter.residual import ResidualTokens
 from edge_drafter.step import Step
 from speculation.sampling import DraftSampler, Split
 from speculation.wire import Commit, Fetch, Masses, extend_digest
-from tests.edge_drafter.fakes import EOS, FakeClock
+from tests.edge_drafter.fakes import lone_step
 
-HOW = Split(1.0)
 REST = Masses(b"", 1.0)
 
 
@@ -38,15 +35,14 @@ def model() -> Sampling:
 
 @pytest.fixture
 def step() -> Step:
-    request = StepRequest(7, "p", b"j", (EOS,), 8, sampling=HOW)
-    return Step(DraftingConfig(), request, AcceptanceStats(DraftingConfig()), FakeClock())
+    return lone_step(max_tokens=8, sampling=Split(1.0))
 
 
 def rejected(step: Step, tokens: list[int]) -> tuple[Commit, list[int]]:
     """Let the answer take a commit of these tokens that leaves the next one to the edge."""
     answer = step.answer
     digest = extend_digest(answer.digest, tokens)
-    ((commit, new),) = answer.take(Commit(7, 1, answer.position, tokens, digest, False, rest=REST))
+    ((commit, new),) = answer.take(Commit(1, 1, answer.position, tokens, digest, False, rest=REST))
     return commit, new
 
 
@@ -63,7 +59,7 @@ def test_a_token_that_needs_the_tail_is_fetched_and_its_commit_waits(model: Samp
     residual = ResidualTokens(model, step)
     commit, new = rejected(step, [1])
     for _ in range(2):
-        assert residual.complete(commit, new) == Fetch(7, 1, step.answer.digest)
+        assert residual.complete(commit, new) == Fetch(1, 1, step.answer.digest)
         new = []
     assert step.stats.fetches == 1, "the same place, asked for twice"
     model.next = 3

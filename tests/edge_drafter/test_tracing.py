@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_drafter.tracing import StepTrace
@@ -13,6 +13,7 @@ from speculation.wire import Commit
 SECONDS = st.floats(0.0, 2.0)
 
 
+@settings(max_examples=40)
 @given(up=SECONDS, wait=SECONDS, prefill=SECONDS, queue=SECONDS, verify=SECONDS)
 def test_the_verifiers_work_lies_between_question_and_answer(
     up: float, wait: float, prefill: float, queue: float, verify: float

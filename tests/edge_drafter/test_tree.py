@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_drafter.tree import Origin, TokenTree
@@ -99,6 +99,7 @@ COMMANDS = st.lists(
 )
 
 
+@settings(max_examples=60)
 @given(COMMANDS)
 def test_any_history_gives_the_twins_tree(commands: list[tuple[object, ...]]) -> None:
     tree, twin = TokenTree(), SlowTree()

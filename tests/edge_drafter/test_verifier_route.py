@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_drafter.verifier_route import HOPS_S, KEY_CHARS, MOST_HOPS, Place, RedirectRefused, Route
@@ -40,6 +40,7 @@ def test_redirects_without_end_are_slowed_down() -> None:
     assert route.follow(REPLICA, 9.0) == 9.0
 
 
+@settings(max_examples=40)
 @given(st.lists(st.floats(0.0, 0.5), min_size=MOST_HOPS + 1, max_size=60))
 def test_no_more_than_so_many_redirects_are_followed_in_a_while(gaps: list[float]) -> None:
     route, now, times = Route(DOORS), 0.0, []

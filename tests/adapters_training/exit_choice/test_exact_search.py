@@ -57,7 +57,7 @@ def brute_force(candidates: Candidates, most: int, budget: float) -> dict[int, f
     return best
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(candidates=problems(), most=st.integers(1, 6), budget=st.floats(0.02, 1.0))
 def test_the_search_finds_what_brute_force_finds(candidates: Candidates, most: int, budget: float) -> None:
     choices = select(candidates, most, budget)

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters_training.exit_choice.verdicts import Prompt, Verdicts, measure, short_list
@@ -97,6 +97,7 @@ def test_verdicts_are_those_of_a_slow_twin(target: Vlm, draft: Vlm, heads: ExitH
     assert 0 < full.agreed.sum() < full.agreed.size
 
 
+@settings(max_examples=40)
 @given(
     counts=st.lists(st.integers(0, 9), min_size=1, max_size=30).filter(any),
     coverage=st.floats(0.01, 1.0),

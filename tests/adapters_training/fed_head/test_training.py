@@ -2,67 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters_training.encoding import Encoded
-from adapters_training.fed_head.acceptance import HeadDrafter, measure
-from adapters_training.fed_head.config import FedHeadConfig
+from adapters_training.fed_head.acceptance import HeadDrafter, Tally, measure
 from adapters_training.fed_head.losses import depth_losses
 from adapters_training.fed_head.runs import gather, spans
 from adapters_training.fed_head.training import FedTrainer
 from adapters_training.frozen_target import preparation, training
-from adapters_training.frozen_target.batches import Batch, collate
 from adapters_training.frozen_target.training import finished_results
 from adapters_training.packing import IGNORE
-from adapters_training.settings import make
 from adapters_training.trainer import CHECKPOINT_FILE
 from edge_drafter import DraftingConfig, StepRequest
 from speculation.fed.encoder import FeatureEncoder
 from speculation.fed.files import fingerprint, load_encoder, load_head
 from speculation.fed.head import FedHead
-from speculation.vlm.inputs import prepare as prepare_inputs
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
+from tests.adapters_training.targets import of_a_head as config
+from tests.adapters_training.targets import own_answers
 from tests.cloud_verifier.test_engine import PROMPTS, greedy, jpeg
 from tests.edge_drafter.fakes import Weather
 from tests.pair import Robot, run
 from tests.speculation.fed.heads import tiny_config
 
 train, prepare = partial(training.train, FedTrainer), partial(preparation.prepare, FedTrainer)
-
-
-def config(target: Path, data: Path, out: Path, **changes: Any) -> FedHeadConfig:
-    """Return settings of a short training on the CPU."""
-    values = {
-        "target": str(target), "data": [str(data)], "out": str(out), "steps": 12, "batch": 4, "context": 96,
-        "learning_rate": 1e-2, "device": "cpu", "held_out_samples": 8, "seed": 5, "size": 16, "width": 32, "heads": 2,
-        "depths": 3, "prompt_tokens": 4, "gamma": 3,
-    }  # fmt: skip
-    return make(FedHeadConfig, values | changes)
-
-
-def own_answers(vlm: Vlm, count: int) -> Batch:
-    """Return the target's own answers to the tests' prompts as a batch."""
-    rows = []
-    for number, prompt in enumerate(PROMPTS):
-        inputs, answer = prepare_inputs(vlm, prompt, jpeg(number)), greedy(vlm, prompt, jpeg(number), count)
-        ids = np.concatenate([inputs.ids, answer]).astype(np.int64)
-        behind = np.tile(np.arange(len(inputs.ids), len(ids)) + inputs.delta, (3, 1))
-        labels = np.full(len(ids), IGNORE)
-        labels[len(inputs.ids) - 1 : -1] = answer
-        positions = np.concatenate([inputs.positions, behind], axis=1)
-        rows.append(Encoded(ids, labels, positions, inputs.pixel_values, inputs.grids[0], False))
-    return collate(rows, 0)
 
 
 def test_a_head_that_was_trained_on_the_spot_drafts_right_tokens(target: Vlm, draft: Vlm) -> None:
@@ -74,7 +45,8 @@ def test_a_head_that_was_trained_on_the_spot_drafts_right_tokens(target: Vlm, dr
         short_list=tuple(range(target.vocabulary)),
     )  # fmt: skip
     encoder, head = FeatureEncoder(shape), FedHead(shape)
-    batch, gamma = own_answers(target, 12), 3
+    batch = own_answers(target, [(prompt, jpeg(number)) for number, prompt in enumerate(PROMPTS)], 12)
+    gamma = 3
     drafters = {"head": HeadDrafter(target, encoder, head, gamma, 64)}
     before = measure(target, drafters, [batch], gamma, shape.layers, shape.prompt_tokens)
     runs = gather(target, batch, shape.layers, shape.prompt_tokens)
@@ -123,33 +95,47 @@ def test_losses_fall_and_what_was_trained_loads(llama: Path, chat: Path, tmp_pat
     assert finished_results(msgspec.structs.replace(settings, depths=2)) is None
 
 
-def slow_spans(labels: Sequence[int], positions: Sequence[int], most: int) -> list[tuple[int, int, int]]:
-    found = []
-    for at in range(len(labels)):
-        if labels[at] == IGNORE or (at and labels[at - 1] != IGNORE and positions[at] == positions[at - 1] + 1):
-            continue
-        end = at + 1
-        while end < len(labels) and labels[end] != IGNORE and positions[end] == positions[end - 1] + 1:
-            end += 1
-        first = at
-        while (
-            at - first + 1 < most
-            and first >= 2
-            and positions[first - 1] == positions[first - 2] + 1
-            and (positions[first] == positions[first - 1] + 1)
-        ):
-            first -= 1
-        if first >= 1 and positions[first] == positions[first - 1] + 1:
-            found.append((first, at, end))
-    return found
+@pytest.mark.parametrize(
+    ("answered", "positions", "most", "runs"),
+    [
+        ("...xx.", [0, 1, 2, 3, 4, 5], 3, [(1, 3, 5)]),
+        ("...xx.", [0, 1, 2, 3, 4, 5], 1, [(3, 3, 5)]),
+        ("..x.xx", [0, 1, 2, 3, 4, 5], 9, [(1, 2, 3), (1, 4, 6)]),
+        ("xx.x", [0, 1, 2, 3], 2, [(2, 3, 4)]),  # nothing stands before the first answer
+        ("....x", [0, 1, 1, 2, 3], 5, [(3, 4, 5)]),  # behind an image
+        ("..xxxx", [0, 1, 2, 3, 2, 3], 2, [(1, 2, 4)]),  # another question about the same image
+    ],
+)
+def test_runs_are_answers_with_the_end_of_their_prompt(
+    answered: str, positions: list[int], most: int, runs: list[tuple[int, int, int]]
+) -> None:
+    """No run crosses a place where the text does not go on."""
+    labels = torch.tensor([[1 if place == "x" else IGNORE for place in answered]])
+    assert [found[1:] for found in spans(labels, torch.tensor([positions]), most)] == runs
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 5)), min_size=1, max_size=25), st.integers(1, 5))
-def test_runs_are_answers_with_the_end_of_their_prompt(tokens: list[tuple[bool, int]], most: int) -> None:
-    """No run crosses a place where the text does not go on: an image, or the question before."""
-    labels = [IGNORE if not labelled else 1 for labelled, _ in tokens]
-    positions = [0]
-    for _, jump in tokens[1:]:
-        positions.append(positions[-1] + (1 if jump else 0))
-    found = list(spans(torch.tensor([labels]), torch.tensor([positions]), most))
-    assert [(first, at, end) for _, first, at, end in found] == slow_spans(labels, positions, most)
+@settings(max_examples=50)
+@given(st.integers(1, 4), st.integers(1, 12), st.data())
+def test_tokens_a_verification_are_those_of_a_walk_along_the_answer(
+    gamma: int, count: int, data: st.DataObject
+) -> None:
+    """The twin drafts one token after another, and the verdict adds one of its own, as long as there is room."""
+    hits = [np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count))) for _ in range(gamma)]
+    tally = Tally(gamma)
+    tally.add(hits)
+    committed = verifications = drafted = 0
+    while committed < count:
+        verifications += 1
+        place = committed
+        for depth in range(gamma):
+            if place >= count - 1:
+                break
+            drafted += 1
+            if not hits[depth][place]:
+                drafted += min(gamma, count - committed - 1) - depth - 1
+                break
+            place += 1
+        committed = place + 1
+    assert (tally.verifications, tally.tokens, tally.drafted) == (verifications, count, drafted)
+    assert tally.accepted == count - verifications
+    assert tally.tau == pytest.approx(count / verifications)

@@ -20,20 +20,14 @@ def text(seed: int, count: int) -> tuple[list[int], np.ndarray]:
     return rng.integers(0, CONFIG.vocabulary, count).tolist(), rng.normal(size=(count, CONFIG.size)).astype(np.float32)
 
 
-def unrolled(texts: list[tuple[list[int], np.ndarray]], depths: int = DEPTHS) -> list[torch.Tensor]:
-    width = max(len(tokens) for tokens, _ in texts)
-    rows = torch.zeros(len(texts), width, dtype=torch.long)
-    states = torch.zeros(len(texts), width, CONFIG.width, dtype=torch.float64)
-    for place, (tokens, features) in enumerate(texts):
-        rows[place, : len(tokens)] = HEAD.rows(tokens)
-        numbers = torch.from_numpy(unpack(pack(features), CONFIG.size)).double()
-        states[place, : len(tokens)] = HEAD.up(numbers)
-    return [HEAD.logits(outputs) for outputs in unroll(HEAD, rows, states, depths)]
-
-
 def test_every_depth_is_what_a_session_drafts() -> None:
     texts = [text(1, 11), text(2, 8)]
-    found = unrolled(texts)
+    rows = torch.zeros(2, 11, dtype=torch.long)
+    states = torch.zeros(2, 11, CONFIG.width, dtype=torch.float64)
+    for place, (tokens, features) in enumerate(texts):
+        rows[place, : len(tokens)] = HEAD.rows(tokens)
+        states[place, : len(tokens)] = HEAD.up(torch.from_numpy(unpack(pack(features), CONFIG.size)).double())
+    found = [HEAD.logits(outputs) for outputs in unroll(HEAD, rows, states, DEPTHS)]
     listed = list(CONFIG.short_list)
     for place, (tokens, features) in enumerate(texts):
         for root in range(2, len(tokens) - DEPTHS):

@@ -20,10 +20,7 @@ from adapters_training.frozen_target.training import train
 from adapters_training.settings import write
 from adapters_training.text_draft import TextDraftTrainer
 from adapters_training.trainer import CHECKPOINT_FILE
-from tests.adapters_training.fed_head.test_training import config as of_a_head
-from tests.adapters_training.targets import config as of_exits
-from tests.adapters_training.targets import weights
-from tests.adapters_training.test_text_draft import config as of_a_draft
+from tests.adapters_training.targets import of_a_draft, of_a_head, of_exits, weights
 
 Config = Callable[..., Any]
 TRAININGS = {"exits": (ExitTrainer, of_exits), "fed-head": (FedTrainer, of_a_head),

@@ -55,11 +55,12 @@ def test_the_command_measures_and_exports_what_the_edge_loads(
     data: Path, draft: Vlm, target: Vlm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("--data", data, "--out", tmp_path, "--draft", draft.folder, "--target", target.folder, "--gamma", 3,
-             "--threshold-gamma", 3, "--frames", 12, "--max-tokens", 10, "--compare")  # fmt: skip
+             "--threshold-gamma", 3, "--frames", 12, "--max-tokens", 10)  # fmt: skip
     pytest.importorskip("sklearn")
-    assert predictor(*words) == 0
+    assert predictor(*words, "--compare") == 0
     printed = capsys.readouterr().out
     assert "never stopping: " in printed and "random forest, WISP: auc " in printed
+    assert "confidence alone, profile: auc " in printed and "histogram boosting, profile: auc " in printed
     notes = json.loads((tmp_path / "predictor.json").read_text())["notes"]
     assert Predictor.load(tmp_path, draft.fingerprint).max_depth == 3 and notes["gamma"] == 3
     assert predictor(*words, "--threshold", 0.25) == 0

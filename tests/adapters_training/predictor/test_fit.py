@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from adapters_training.predictor.drafts import Drafts
-from adapters_training.predictor.fit import fit, others
+from adapters_training.predictor.fit import fit
 from adapters_training.predictor.measure import auc
+from speculation.predictor import Predictor
 
 HEADER = {"draft": "d", "target": "t", "gamma": 8}
 
@@ -19,8 +20,12 @@ def sample(seed: int, count: int = 1500) -> Drafts:
     return Drafts(rows, labels, np.arange(count), np.arange(count), HEADER)
 
 
-def test_it_learns_what_there_is_to_learn_and_is_calibrated() -> None:
-    fitted = fit(sample(0), sample(1), 0)
+@pytest.fixture(scope="module")
+def fitted() -> Predictor:
+    return fit(sample(0), sample(1), 0)
+
+
+def test_it_learns_what_there_is_to_learn_and_is_calibrated(fitted: Predictor) -> None:
     rows, labels = sample(2).labelled()
     chances = fitted.probabilities(rows)
     assert auc(chances, labels == 1) > 0.85
@@ -30,17 +35,8 @@ def test_it_learns_what_there_is_to_learn_and_is_calibrated() -> None:
     assert (fitted.draft, fitted.target, fitted.max_depth) == ("d", "t", 8)
 
 
-def test_begun_again_it_gives_the_same_weights_bit_for_bit() -> None:
-    first, again = (fit(sample(0), sample(1), 0) for _ in range(2))
-    other = fit(sample(0), sample(1), 1)
-    for one, two in zip(first.layers, again.layers, strict=True):
+def test_begun_again_it_gives_the_same_weights_bit_for_bit(fitted: Predictor) -> None:
+    again, other = (fit(sample(0), sample(1), seed) for seed in (0, 1))
+    for one, two in zip(fitted.layers, again.layers, strict=True):
         assert (one[0] == two[0]).all() and (one[1] == two[1]).all()
-    assert not (first.layers[0][0] == other.layers[0][0]).all()
-
-
-def test_what_it_is_compared_with_learns_the_same() -> None:
-    pytest.importorskip("sklearn")
-    rows, labels = sample(2).labelled()
-    found = {name: auc(chances_of(rows), labels == 1) for name, chances_of in others(sample(0), 0).items()}
-    assert {"confidence alone", "random forest", "histogram boosting"} <= set(found)
-    assert found.pop("confidence alone") < min(found.values()) and min(found.values()) > 0.8
+    assert not (fitted.layers[0][0] == other.layers[0][0]).all()

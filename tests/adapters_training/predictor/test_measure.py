@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters_training.predictor.drafts import Drafts
@@ -79,6 +79,7 @@ def test_the_threshold_saves_waste_without_costing_time() -> None:
     assert choose_threshold(some, liar, 4, Timings(0.001, 1.0)) == 0.0
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=2, max_size=30))
 def test_auc_counts_pairs(pairs: list[tuple[int, bool]]) -> None:
     good = [chance for chance, right in pairs if right]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -96,6 +96,7 @@ def test_images_are_found_beside_the_file_or_in_a_folder_and_broken_ones_left_ou
 TEXT = st.text(min_size=1).filter(lambda text: text.strip() == text and "<image>" not in text)
 
 
+@settings(max_examples=30)
 @given(
     said=st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=8),
     indent=st.sampled_from([None, 1]),

@@ -52,7 +52,7 @@ def record(folder: Path, messages: Sequence[Any], mode: CompressionMode | None) 
         (StoragePlugin.SQLITE3, '`sqlite3 {} ".recover" | sqlite3 whole.db3`'),
     ],
 )
-@pytest.mark.parametrize("size", [0, 8, 60, 2000])
+@pytest.mark.parametrize("size", [0, 2000])
 def test_a_bag_that_was_cut_off_is_refused_with_the_command_that_mends_it(
     tmp_path: Path, plugin: StoragePlugin, command: str, size: int
 ) -> None:

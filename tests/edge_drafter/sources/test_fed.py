@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from edge_drafter import Drafter, DraftingConfig, Mode, StepRequest, sources_of
-from edge_drafter.acceptance_stats import AcceptanceStats
 from edge_drafter.sources.fed import FedSource
-from edge_drafter.step import Step
-from edge_drafter.tree import Origin, TokenTree
+from edge_drafter.tree import TokenTree
 from speculation.cancellation import Abandoned
 from speculation.wire import AnyMessage, BeginStep, Commit, Draft, Features, Idle
 from tests.edge_drafter.fakes import (
@@ -24,6 +22,7 @@ from tests.edge_drafter.fakes import (
     Weather,
     alone,
     hashed_target,
+    lone_step,
 )
 
 DIGEST = b"12345678"
@@ -61,9 +60,7 @@ class FakeFed(FakeModel):
 def begun(target: NextToken, committed: tuple[int, ...] = (), width: int = 2) -> tuple[FedSource, FakeFed, TokenTree]:
     model = FakeFed(target)
     source = FedSource(model)
-    request = StepRequest(1, "p", b"j", (EOS,), committed=committed)
-    config = DraftingConfig(width=width)
-    step = Step(config, request, AcceptanceStats(config), FakeClock())
+    step = lone_step(DraftingConfig(width=width), committed=committed)
     source.begin(step)
     source.read()
     return source, model, step.tree
@@ -76,26 +73,6 @@ def commit(start: int, tokens: list[int], packed: bytes | None = None) -> Commit
 def prompt(position: int = 0, answer: Sequence[int] = ()) -> Features:
     tokens = [*PROMPT_END, *answer]
     return Features(1, position, tokens, b"\1" * len(tokens))
-
-
-def test_tokens_outside_the_short_list_are_neither_proposed_nor_rated() -> None:
-    """What a look-up proposed keeps its chance where the head does not know the token."""
-    target = hashed_target(2, eos_rate=0.0)
-    for token, listed in ((1, True), (4, False)):
-        model = FakeFed(target)
-        model.tokens = np.array([0, 1, 2, 7])
-        source = FedSource(model)
-        config = DraftingConfig(width=6)
-        step = Step(config, StepRequest(1, "p", b"j", (EOS,)), AcceptanceStats(config), FakeClock())
-        source.begin(step)
-        source.read()
-        tree = step.tree
-        node = tree.add(tree.root, token, 0.4, Origin.LOOKUP)
-        source.feed(prompt())
-        source.grow([tree.root])
-        assert (tree[node].chance != 0.4) == listed
-        proposals = dict(tree[tree.root].proposals or ())
-        assert set(proposals) == {0, 1, 2, 7} and sum(proposals.values()) == pytest.approx(1.0)
 
 
 def test_features_that_do_not_fit_are_left_out(caplog: pytest.LogCaptureFixture) -> None:

@@ -51,7 +51,7 @@ class Repeating(DraftSource):
             self._tree.add(node, self._tree[node].token, 0.5, Origin.LOOKUP)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.sampled_from(DRAFTING), st.integers(0, 10_000), st.booleans(), WEATHERS)
 def test_with_a_new_source_the_answer_is_still_the_targets(
     mode: Mode, seed: int, beside: bool, weather: Weather
