@@ -88,11 +88,6 @@ def test_what_is_decoded_in_parts_is_what_is_decoded_at_once(progressive: bool, 
         np.testing.assert_array_equal(decode_jpeg(buffer.getvalue()), np.asarray(whole.convert("RGB")))
 
 
-@pytest.mark.parametrize("data", [b"", b"\xff\xd8", bytes(range(256)), b"\xff\xd8" + bytes(1000)])
-def test_what_does_not_decode_is_none(data: bytes) -> None:
-    assert not decodes(data)
-
-
 def test_the_size_is_read_from_the_header_and_no_pixel_decoded() -> None:
     whole = jpeg(np.random.default_rng(3).integers(0, 255, (100, 200, 3), np.uint8))
     header = whole[: len(whole) // 2]

@@ -140,15 +140,6 @@ def test_any_text_parses_to_a_known_action_or_a_problem(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "size"),
-    [(ActionKind.STOP, ActionSize.SMALL), (ActionKind.NOT_HERE, ActionSize.SMALL), (ActionKind.FORWARD, None)],
-)
-def test_a_senseless_action_cannot_be_made(kind: ActionKind, size: ActionSize | None) -> None:
-    with pytest.raises(ValueError, match="motions have a size, stop and not here have none"):
-        NavigationAction(kind, size)
-
-
-@pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("{", r"objects\.json: Input data was truncated; fetch or train the model again"),

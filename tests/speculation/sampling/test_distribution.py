@@ -98,23 +98,23 @@ def test_draws_have_the_target_s_distribution(settings: SamplingScheme) -> None:
     chances[columns] = np.exp(logits[columns] / settings.temperature)
     chances /= chances.sum()
     for draws in (
-        [StepDraws(question_key(0, number), 3) for number in range(4000)],
-        [StepDraws(question_key(1, 0), position) for position in range(4000)],
+        [StepDraws(question_key(0, number), 3) for number in range(2000)],
+        [StepDraws(question_key(1, 0), position) for position in range(2000)],
     ):
         counts = np.array(_frequencies(logits, settings, draws))
         assert counts[chances == 0.0].sum() == 0
         found = chances > 0.0
-        assert chisquare(counts[found], 4000 * chances[found]).pvalue > 1e-3
+        assert chisquare(counts[found], 2000 * chances[found]).pvalue > 1e-3
 
 
 def test_draws_at_two_positions_are_independent() -> None:
     logits, settings = np.array([0.0, 0.5, 1.0]), Coupled(1.0)
     chances = np.exp(logits) / np.exp(logits).sum()
     counts = np.zeros((3, 3))
-    for number in range(4000):
+    for number in range(2000):
         draws = StepDraws(question_key(2, number))
         counts[choose(logits, settings, draws)[0], choose(logits, settings, draws.ahead(1))[0]] += 1
-    assert chisquare(counts.ravel(), 4000 * np.outer(chances, chances).ravel()).pvalue > 1e-3
+    assert chisquare(counts.ravel(), 2000 * np.outer(chances, chances).ravel()).pvalue > 1e-3
 
 
 @pytest.mark.gpu

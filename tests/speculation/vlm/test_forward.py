@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +22,7 @@ from speculation.vlm.forward import (
 )
 from speculation.vlm.inputs import Inputs, prepare
 from speculation.vlm.model import Vlm
-from tests.models import frame, scratch_inputs, scratch_logits
+from tests.models import frame, scratch_logits
 
 EXACT = 1e-9
 PROMPTS = ("find the silver bottle", "go to the red chair and then look for a ball", "stop")
@@ -56,16 +55,6 @@ def expect_tree(
         chain = [tokens[each] for each in path_to(parents, node)]
         expected = scratch_logits(vlm, inputs, [*committed, *chain])[-1]
         np.testing.assert_allclose(logits[node + 1], expected, rtol=0, atol=EXACT)
-
-
-def test_prefill_returns_the_root_and_its_forward_is_exact(target: Vlm, steps: list[Inputs]) -> None:
-    for inputs in steps:
-        cache = KVCache(target, 1, 64)
-        root = prefill(target, cache, 0, inputs)
-        assert root == inputs.ids[-1]
-        assert (cache.length, cache.used, cache.delta) == ([len(inputs.ids) - 1], [len(inputs.ids) - 1], [inputs.delta])
-        (logits,) = forward(target, cache, [draft_chunk(cache, 0, root, [], [])])
-        np.testing.assert_allclose(logits, scratch_logits(target, inputs), rtol=0, atol=EXACT)
 
 
 @settings(max_examples=15, deadline=None)
@@ -152,16 +141,6 @@ def test_a_prompt_in_any_chunks_beside_any_rows_is_as_whole(
     assert all(cache.used[row] == cache.length[row] for row in rows)
 
 
-def test_a_chunk_comes_behind_a_prefix_alone(target: Vlm, steps: list[Inputs]) -> None:
-    cache = KVCache(target, 1, 64)
-    root = prefill(target, cache, 0, steps[0])
-    forward(target, cache, [draft_chunk(cache, 0, root, [7], [-1])])
-    tokens = np.array([8, 9])
-    chunk = PrefillChunk(0, tokens, np.zeros((3, 2), dtype=np.int64), tokens[:0])
-    with pytest.raises(ValueError, match="row 0 holds 2 uncommitted tokens, no prefix may follow them"):
-        list(forward_layers(target, cache, [chunk]))
-
-
 def test_abandoned_pass_changes_nothing(target: Vlm, steps: list[Inputs]) -> None:
     cache = KVCache(target, 1, 64)
     root = prefill(target, cache, 0, steps[0])
@@ -173,17 +152,3 @@ def test_abandoned_pass_changes_nothing(target: Vlm, steps: list[Inputs]) -> Non
     assert (cache.length[0], cache.used[0]) == before
     (logits,) = forward(target, cache, [draft_chunk(cache, 0, root, [9], [-1])])
     np.testing.assert_allclose(logits, scratch_logits(target, steps[0], [9]), rtol=0, atol=EXACT)
-
-
-def test_layer_outputs_are_hidden_states(target: Vlm, steps: list[Inputs]) -> None:
-    """What comes out after layer i, normed and headed, is an exit at transformers' hidden_states[i + 1]."""
-    cache = KVCache(target, 1, 64)
-    root = prefill(target, cache, 0, steps[0])
-    outputs = list(forward_layers(target, cache, [draft_chunk(cache, 0, root, [7, 8], [-1, 0])]))
-    reference = target.model(
-        **scratch_inputs(target, steps[0], [7, 8]), use_cache=False, output_hidden_states=True
-    ).hidden_states
-    assert [output.layer for output in outputs] == list(range(target.num_layers))
-    for output in outputs[:-1]:
-        expected = final_logits(target, reference[output.layer + 1][0, -3:])
-        torch.testing.assert_close(final_logits(target, output.hidden[0]), expected, rtol=0, atol=EXACT)

@@ -46,7 +46,7 @@ def caches(target: Vlm) -> tuple[KVCache, KVCache, PassGraphs]:
     return plain, graphed, PassGraphs(target, graphed, [1])
 
 
-@settings(max_examples=30)
+@settings(max_examples=25)
 @given(batch=st.dictionaries(st.integers(0, 3), trees(), min_size=1))
 def test_padded_forwards_of_trees_equal_those_of_their_own_shape(
     target: Vlm, caches: tuple[KVCache, KVCache, PassGraphs], batch: dict[int, Tree]
@@ -90,7 +90,7 @@ class Unpadded(PassGraphs):
         return rows, width, blocks, scratch
 
 
-@settings(max_examples=30)
+@settings(max_examples=25)
 @given(batch=st.dictionaries(st.integers(0, 3), trees(), min_size=1))
 def test_what_is_padded_changes_no_bit(
     target: Vlm, caches: tuple[KVCache, KVCache, PassGraphs], batch: dict[int, Tree]

@@ -39,17 +39,13 @@ def test_processor_survives_its_folder(target: Vlm, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("size", [28, 56, 112])
-def test_patchify_equals_the_processor(target: Vlm, size: int) -> None:
-    processor = qwen(build_processor(target.tokenizer, size))
-    frames = np.stack([frame(seed, size) for seed in range(3)])
+def test_patchify_equals_the_processor(target: Vlm) -> None:
+    processor = qwen(build_processor(target.tokenizer, 112))
+    frames = np.stack([frame(seed, 112) for seed in range(3)])
     pixels, grid = processor.patchify(frames)
     each = [processor.encode(one) for one in frames]
     np.testing.assert_array_equal(pixels, np.concatenate([values for values, _ in each]))
     assert [grid] * 3 == [one_grid for _, one_grid in each]
-
-
-def test_patchify_refuses_frames_that_need_a_resize(target: Vlm) -> None:
     with pytest.raises(ValueError, match=r"need a resize to \(56, 56\) first"):
         qwen(target.processor).patchify(np.zeros((1, 60, 60, 3), dtype=np.uint8))
 
@@ -97,7 +93,7 @@ def picture(height: int, width: int) -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("size", [(1080, 1920), (720, 1280), (480, 640), (300, 300), (640, 480), (225, 224)])
+@pytest.mark.parametrize("size", [(1080, 1920), (640, 480), (225, 224)])
 def test_of_a_reduced_frame_the_processor_has_nothing_to_resize(
     target: Vlm, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
