@@ -70,7 +70,12 @@ def test_the_files_are_the_published_ones_and_all_of_them_are_read(folders: dict
 
 @pytest.mark.parametrize(
     ("name", "nested"),
-    [*((name, False) for name in LAYOUTS), ("Qwen2-VL-2B-Instruct", True), ("Qwen2.5-VL-7B-Instruct", True)],
+    [
+        ("Qwen2-VL-2B-Instruct", True),
+        ("Qwen2.5-VL-7B-Instruct", True),
+        ("Qwen3-VL-8B-Instruct", False),
+        ("Qwen3-VL-30B-A3B-Instruct", False),
+    ],
 )
 def test_own_forward_is_that_of_transformers(folders: dict[str, Path], tmp_path: Path, name: str, nested: bool) -> None:
     folder = published(tmp_path / name, name, nested=True) if nested else folders[name]
