@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from speculation.vlm.inputs import prepare
 from speculation.vlm.load import ModelFolderError
 from speculation.vlm.model import Vlm
 from tests.models import frame, scratch_inputs
+from tests.speculation.files import edit
 
 TABLE = Reliability((0.0, 0.5, 1.0), (0.25, 0.75))
 
@@ -71,12 +71,8 @@ def test_other_target_is_refused(draft: Vlm, folder: Path, target: Vlm) -> None:
         ExitHeads.load(folder, draft)
 
 
-def edit(**values: object) -> Callable[[Path], object]:
-    def change(folder: Path) -> None:
-        path = folder / "exits.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | values))
-
-    return change
+def edited(**values: object) -> Callable[[Path], object]:
+    return lambda folder: edit(folder / "exits.json", **values)
 
 
 @pytest.mark.parametrize(
@@ -86,15 +82,15 @@ def edit(**values: object) -> Callable[[Path], object]:
         (lambda folder: (folder / "exits.safetensors").unlink(), "has no exits.safetensors; train exits"),
         (lambda folder: (folder / "exits.json").write_text("{"), "exits.json is no JSON"),
         (lambda folder: (folder / "exits.safetensors").write_text("version"), "do not load"),
-        (edit(format=3), r"Invalid enum value 3 - at `\$.format`; train them again"),
-        (edit(wings=2), "unknown field `wings`"),
-        (edit(rank="four"), r"Expected `int`, got `str` - at `\$.rank`"),
-        (edit(rank=5), "do not load"),
-        (edit(layers=[0, 9]), r"must be in 0\.\.2"),
-        (edit(reliability={}), "do not load"),
-        (edit(reliability={"0": {"edges": [0, 1], "agreement": [2]}, "2": {}}), "agreement rates in 0..1"),
-        (edit(reliability={"0": {"edges": [0, 0.5], "agreement": [0.5]}, "2": {}}), "reliability"),
-        (edit(reliability={"0": {"edges": [0, 1], "agreement": [0.5], "counts": [3, 4]}, "2": {}}), "counts"),
+        (edited(format=3), r"Invalid enum value 3 - at `\$.format`; train them again"),
+        (edited(wings=2), "unknown field `wings`"),
+        (edited(rank="four"), r"Expected `int`, got `str` - at `\$.rank`"),
+        (edited(rank=5), "do not load"),
+        (edited(layers=[0, 9]), r"must be in 0\.\.2"),
+        (edited(reliability={}), "do not load"),
+        (edited(reliability={"0": {"edges": [0, 1], "agreement": [2]}, "2": {}}), "agreement rates in 0..1"),
+        (edited(reliability={"0": {"edges": [0, 0.5], "agreement": [0.5]}, "2": {}}), "reliability"),
+        (edited(reliability={"0": {"edges": [0, 1], "agreement": [0.5], "counts": [3, 4]}, "2": {}}), "counts"),
     ],
 )
 def test_damaged_folder_gives_one_sentence(

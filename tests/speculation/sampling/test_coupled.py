@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from speculation.sampling import Coupled, Greedy, Logits, Point, Prefix, StepDraws, perturbed
-from tests.speculation.sampling.trees import VOCABULARY, judged_drafts
+from tests.speculation.trees import VOCABULARY, judged_drafts
 
 KEYS = st.integers(0, 2**63 - 1)
 SETTINGS = st.builds(Coupled, st.floats(0.01, 4.0), st.integers(0, 4), st.floats(0.1, 1.0))

@@ -10,7 +10,7 @@ from hypothesis import given
 
 from speculation.acceptance import Verdict
 from speculation.sampling import AcceptanceRule, Greedy, Logits
-from tests.speculation.sampling.trees import VOCABULARY, judged_drafts
+from tests.speculation.trees import VOCABULARY, judged_drafts
 
 
 def enumerated_verdict(tokens: list[int], parents: list[int], logits: Logits) -> Verdict:

@@ -12,22 +12,16 @@ from speculation.vlm.blocks import BLOCK
 from speculation.vlm.cache import PADDING, PADDING_PAIRS, KVCache
 from speculation.vlm.forward import Chunk, forward
 from speculation.vlm.model import Vlm
+from tests.speculation.trees import trees
 
-
-@st.composite
-def trees(draw: st.DrawFn, most: int = 12) -> list[int]:
-    """Parents of a random tree, node by node; -1 is the root."""
-    count = draw(st.integers(1, most))
-    return [draw(st.integers(-1, node - 1)) for node in range(count)]
+PARENTS = trees(least=1, most=4).map(lambda tree: tree[1])
 
 
 def ancestors(parents: list[int], node: int) -> set[int]:
     return set() if node < 0 else {node} | ancestors(parents, parents[node])
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.one_of(st.none(), trees(4))), min_size=1, max_size=3)
-)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.none() | PARENTS), min_size=1, max_size=3))
 def test_a_chunk_sees_all_before_it_and_a_packed_row_its_own_slots_alone(
     target: Vlm, rows: list[tuple[int, int, list[int] | None]]
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +56,7 @@ def test_nothing_is_fetched_unasked_and_a_hub_that_fails_is_one_sentence(
 
 
 @pytest.mark.parametrize("stops", [list(range(70)), ["<|im_end|>"], {"a": 1}])
-def test_end_tokens_that_no_robot_could_be_sent_are_refused_before_weights_are_read(
-    tiny_target: Path, tmp_path: Path, stops: Any
-) -> None:
-    ignored = shutil.ignore_patterns("generation_config.json", "*.safetensors")
-    folder = Path(shutil.copytree(tiny_target, tmp_path / "model", ignore=ignored))
+def test_end_tokens_that_no_robot_could_be_sent_are_refused_before_weights_are_read(folder: Path, stops: Any) -> None:
     (folder / "model.safetensors").write_bytes(b"no weights")
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": stops}))
     sentence = "names 71 tokens that end an answer, robots take 64 at most; shorten eos_token_id"
@@ -69,8 +64,7 @@ def test_end_tokens_that_no_robot_could_be_sent_are_refused_before_weights_are_r
         load_vlm(folder)
 
 
-def test_an_end_token_that_the_tokenizer_does_not_have_ends_nothing(tiny_target: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(tiny_target, tmp_path / "model"))
+def test_an_end_token_that_the_tokenizer_does_not_have_ends_nothing(folder: Path) -> None:
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, 151643, -1]}))
     vlm = load_vlm(folder)
     assert vlm.eos == (3, vlm.tokenizer.eos_token_id)
@@ -90,10 +84,9 @@ def test_only_what_changes_answers_is_reported(tmp_path: Path) -> None:
         asked_processors(tmp_path)
 
 
-def test_an_old_checkpoint_asks_in_its_config(tiny_target: Path, tmp_path: Path) -> None:
+def test_an_old_checkpoint_asks_in_its_config(folder: Path) -> None:
     """As transformers reads it: the whole model's settings, and the decoder's where those have none."""
-    ignored = shutil.ignore_patterns("generation_config.json")
-    folder = Path(shutil.copytree(tiny_target, tmp_path / "model", ignore=ignored))
+    (folder / "generation_config.json").unlink()
     path, decoder = folder / "config.json", {"repetition_penalty": 1.2}
     config = json.loads(path.read_text())
     config["text_config"] |= decoder

@@ -23,6 +23,7 @@ from speculation.vlm.forward import (
 from speculation.vlm.inputs import Inputs, prepare
 from speculation.vlm.model import Vlm
 from tests.models import frame, scratch_logits
+from tests.speculation.trees import trees
 
 EXACT = 1e-9
 PROMPTS = ("find the silver bottle", "go to the red chair and then look for a ball", "stop")
@@ -33,14 +34,6 @@ def steps(target: Vlm) -> list[Inputs]:
     """Three steps of different prompt lengths and image sizes."""
     frames = (frame(0), np.zeros((84, 28, 3), np.uint8) + 200, frame(2, 112))
     return [prepare(target, prompt, image) for prompt, image in zip(PROMPTS, frames, strict=True)]
-
-
-@st.composite
-def drafts(draw: st.DrawFn, most: int = 8) -> tuple[list[int], list[int]]:
-    """Tokens and parents of a random draft tree."""
-    count = draw(st.integers(0, most))
-    tokens = [draw(st.integers(0, 300)) for _ in range(count)]
-    return tokens, [draw(st.integers(-1, node - 1)) for node in range(count)]
 
 
 def path_to(parents: list[int], node: int) -> list[int]:
@@ -58,7 +51,7 @@ def expect_tree(
 
 
 @settings(max_examples=15, deadline=None)
-@given(batch=st.lists(drafts(), min_size=1, max_size=3), order=st.permutations(range(3)), data=st.data())
+@given(batch=st.lists(trees(), min_size=1, max_size=3), order=st.permutations(range(3)), data=st.data())
 def test_ragged_tree_batches_are_exact_round_after_round(
     target: Vlm, steps: list[Inputs], batch: list[tuple[list[int], list[int]]], order: list[int], data: st.DataObject
 ) -> None:
@@ -130,7 +123,7 @@ def test_a_prompt_in_any_chunks_beside_any_rows_is_as_whole(
                 size = data.draw(st.one_of(st.integers(1, left), st.just(left)))
                 chunks.append(next_chunk(target, cache, row, inputs, features[index], size))
             else:
-                trees[len(chunks)] = index, *data.draw(drafts(4))
+                trees[len(chunks)] = index, *data.draw(trees(most=4))
                 chunks.append(draft_chunk(cache, row, int(inputs.ids[-1]), *trees[len(chunks)][1:]))
         *_, last = forward_layers(target, cache, chunks)
         for place, (index, tokens, parents) in trees.items():

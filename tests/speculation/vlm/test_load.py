@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,9 @@ from speculation.vlm import load, memory
 from speculation.vlm.load import ModelFolderError, load_vlm, model_fingerprint, tokenizer_fingerprint
 from speculation.vlm.model import Vlm
 from tests.models import tiny_model, tiny_tokenizer
+from tests.speculation.files import edit
 
 WEIGHTS = "model.safetensors"
-
-
-@pytest.fixture
-def folder(tiny_target: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(tiny_target, tmp_path / "model"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
@@ -76,19 +71,15 @@ def write(name: str, text: str) -> Callable[[Path], object]:
 
 
 def edit_config(name: str = "config.json", **values: object) -> Callable[[Path], object]:
-    def edit(folder: Path) -> None:
-        path = folder / name
-        path.write_text(json.dumps(json.loads(path.read_text()) | values))
-
-    return edit
+    return lambda folder: edit(folder / name, **values)
 
 
 def edit_text(**values: object) -> Callable[[Path], object]:
-    def edit(folder: Path) -> None:
+    def change(folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text())
-        edit_config(text_config=config["text_config"] | values)(folder)
+        edit(folder / "config.json", text_config=config["text_config"] | values)
 
-    return edit
+    return change
 
 
 def lose_the_words(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
 from speculation.frames import decode_jpeg, jpeg_size
@@ -19,6 +17,7 @@ from speculation.vlm.frame_size import _enough, fit, reduced
 from speculation.vlm.model import Vlm
 from speculation.vlm.processing import CHAT_TEMPLATE, Processor, build_processor
 from tests.models import frame
+from tests.speculation.pictures import jpeg
 
 
 def qwen(processor: Processor) -> QwenFrames:
@@ -88,9 +87,7 @@ def test_grids_are_those_of_transformers_own_processor(
 
 
 def picture(height: int, width: int) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(frame(3, max(height, width))[:height, :width]).save(buffer, "JPEG", quality=95)
-    return buffer.getvalue()
+    return jpeg(frame(3, max(height, width))[:height, :width])
 
 
 @pytest.mark.parametrize("size", [(1080, 1920), (640, 480), (225, 224)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from speculation.vlm.memory import loaded_bytes, weight_bytes
 from speculation.vlm.model import Vlm
 from speculation.vlm.settings import Quantisation
 from tests.models import frame
+from tests.speculation.files import edit
 
 PACKAGE = {Quantisation.INT8_WEIGHT_ONLY: "torchao"}
 ROUNDED = [each for each in Quantisation if each is not Quantisation.NONE]
@@ -57,18 +57,11 @@ def test_a_rounded_model_is_smaller_near_and_another_and_verifies_its_own_words(
         np.testing.assert_allclose(logits(vlm, [7, 8, 9][:count])[-1], mine[count], rtol=0, atol=1e-4)
 
 
-@pytest.fixture
-def folder(tiny_target: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(tiny_target, tmp_path / "model"))
-
-
 @pytest.mark.parametrize("method", ["awq", "gptq", "torchao"])
 def test_stored_quantisation_needs_its_packages_and_no_other(
     folder: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": method, "bits": 4}
-    (folder / "config.json").write_text(json.dumps(config))
+    edit(folder / "config.json", quantization_config={"quant_method": method, "bits": 4})
     monkeypatch.setitem(quantise.STORED_PACKAGES, method, ("no_such_package",))
     with pytest.raises(
         ModelFolderError, match=rf"quantised \({method}\), which needs no_such_package: pip .*, or take the orig"
@@ -80,9 +73,7 @@ def test_stored_quantisation_needs_its_packages_and_no_other(
 
 @pytest.mark.parametrize("method", ["fp8", "compressed-tensors", "hqq", ""])
 def test_what_is_stored_in_a_way_that_is_not_read_is_refused_before_its_weights(folder: Path, method: str) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": method, "bits": 4} if method else {"bits": 4}
-    (folder / "config.json").write_text(json.dumps(config))
+    edit(folder / "config.json", quantization_config={"quant_method": method} if method else {"bits": 4})
     (folder / "model.safetensors").write_bytes(b"no weights")
     with pytest.raises(
         ModelFolderError, match=f"by '{method or 'unknown'}', read are awq, gptq, bitsandbytes, torchao;"

@@ -12,8 +12,6 @@ from speculation.vlm.inputs import prepare
 from speculation.vlm.load import ModelFolderError, load_vlm
 from tests.models import frame, tiny_text_model
 
-PROMPTS = ("find the silver bottle", "go to the red chair and then look for a ball")
-
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:

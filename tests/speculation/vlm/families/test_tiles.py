@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from pathlib import Path
@@ -42,6 +41,8 @@ from speculation.vlm.settings import Quantisation
 from speculation.wire import MAX_FRAMES, Sight
 from tests.models import scratch_logits
 from tests.published_tiles import LAYOUTS, TOKENS_PER_TILE, published_tiles
+from tests.speculation.files import edit
+from tests.speculation.pictures import jpeg
 
 EXACT = 1e-9
 NAMES = tuple(LAYOUTS)
@@ -58,12 +59,6 @@ def pixels(height: int, width: int, seed: int = 3) -> npt.NDArray[np.uint8]:
 
 FRAME = pixels(90, 170)
 WIDE = pixels(40, 150, 4)
-
-
-def jpeg(picture: npt.NDArray[np.uint8]) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(picture).save(buffer, "JPEG")
-    return buffer.getvalue()
 
 
 def tiles_of(vlm: Vlm) -> TileFrames:
@@ -93,10 +88,6 @@ def vlm(request: pytest.FixtureRequest, models: dict[str, Vlm]) -> Vlm:
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A folder of one's own, to be changed."""
     return published_tiles(tmp_path / "own", request.param)
-
-
-def edit(path: Path, **values: Any) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | values), encoding="utf-8")
 
 
 # --- folders
