@@ -64,10 +64,9 @@ def test_files_give_the_same_exits_frozen(target: Vlm, folder: Path) -> None:
     assert not any(weight.requires_grad for weight in again.parameters())
 
 
-def test_other_target_is_refused(draft: Vlm, folder: Path, target: Vlm) -> None:
-    with pytest.raises(
-        ModelFolderError, match=f"belong to target {target.fingerprint}, the loaded target is {draft.fingerprint}"
-    ):
+def test_another_target_is_refused(draft: Vlm, folder: Path, target: Vlm) -> None:
+    sentence = f"belong to target {target.fingerprint}, the loaded target is {draft.fingerprint}"
+    with pytest.raises(ModelFolderError, match=sentence):
         ExitHeads.load(folder, draft)
 
 

@@ -246,16 +246,6 @@ def test_a_model_without_a_list_names_objects_as_it_likes() -> None:
         assert (known.after(tokens, PLENTY) is not None) == fits
 
 
-@pytest.mark.parametrize("order", ResponseOrder)
-@pytest.mark.parametrize("guide", [False, True])
-def test_a_prompt_asks_for_its_grammar(order: ResponseOrder, guide: bool) -> None:
-    prompt = compose("find the red ball", ACTIONS[:2], order, guide)
-    found = grammar_for(prompt)
-    assert found.action_first == (order is ResponseOrder.ACTION_FIRST) and found.form_1 != guide
-    searching = grammar_for(compose("find a ball", (), order, guide, ("Seen: here 1/8",)))
-    assert searching.action_first == found.action_first and not searching.form_1
-
-
 @pytest.mark.parametrize("grammar", [one for one in Grammar if one.lacks])
 def test_a_grammar_of_fewer_actions_takes_what_its_expression_takes(grammar: Grammar) -> None:
     words = automaton(grammar)._words

@@ -11,7 +11,6 @@ from scipy.stats import chisquare
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from speculation.sampling import (
-    GREEDY,
     MAX_KEY,
     Coupled,
     Logits,
@@ -70,14 +69,6 @@ def test_noise_for_the_survivors_alone_is_that_of_the_whole_row(
     whole = perturbed(logits, settings, draws)
     column, probability = choose(logits, settings, draws)
     assert column == int(np.argmax(whole)) and probability == pytest.approx(1.0 / np.exp(whole - whole[column]).sum())
-
-
-def test_greedy_is_the_limit_of_temperature_nought() -> None:
-    row = np.random.default_rng(0).normal(size=50)
-    assert perturbed(row, GREEDY, StepDraws(5, 5)) is row
-    column, probability = choose(row, GREEDY, StepDraws())
-    cold_column, cold = choose(row, Coupled(0.01), StepDraws())
-    assert column == cold_column == int(np.argmax(row)) and cold == pytest.approx(probability, rel=0.1)
 
 
 def _frequencies(logits: Logits, settings: SamplingScheme, draws: list[StepDraws]) -> list[int]:

@@ -28,7 +28,6 @@ def test_prompt_is_chat_with_one_image(target: Vlm) -> None:
 @pytest.mark.parametrize(
     "pixels",
     [
-        np.zeros((56, 56), np.uint8),
         np.zeros((56, 56, 4), np.uint8),
         np.zeros((56, 56, 3)),
         np.zeros((0, 5, 3), np.uint8),

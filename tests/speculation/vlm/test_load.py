@@ -82,16 +82,6 @@ def edit_text(**values: object) -> Callable[[Path], object]:
     return change
 
 
-def lose_the_words(folder: Path) -> None:
-    for name in ("tokenizer.json", "vocab.json", "merges.txt"):
-        (folder / name).unlink(missing_ok=True)
-
-
-def cut_weights(folder: Path) -> None:
-    data = (folder / WEIGHTS).read_bytes()
-    (folder / WEIGHTS).write_bytes(data[: len(data) // 2])
-
-
 def lose(tensor: str) -> Callable[[Path], object]:
     def damage(folder: Path) -> None:
         weights = {name: value for name, value in load_file(str(folder / WEIGHTS)).items() if name != tensor}
@@ -125,7 +115,6 @@ def grow_tokenizer(folder: Path) -> None:
         (edit_config(image_token_id=7), "image_token_id in config.json is not the tokenizer's"),
         (drop(WEIGHTS), "lacks its weights, model.safetensors; fetch or train the model"),
         (write(WEIGHTS, "version https://git-lfs.github.com/spec/v1\n"), "weights do not load"),
-        (cut_weights, "weights do not load"),
         (lose("lm_head.weight"), "such as lm_head.weight; where the head is the embedding, set tie_word_embeddings to"),
         (rename("model-00001-of-00001.safetensors"), "has 1 shards of weights but no model.safetensors.index"),
         (rename("pytorch_model-00001-of-00002.bin"), "weights as pickles"),
@@ -138,11 +127,8 @@ def grow_tokenizer(folder: Path) -> None:
         (grow_tokenizer, "they do not belong together"),
         (drop("preprocessor_config.json"), "tokenizer or processor files do not load"),
         (drop("chat_template.jinja"), "no chat_template.jinja"),
-        (lose_the_words, "tokenizer or processor files do not load"),
-        (write("chat_template.jinja", "{% if %}"), "its chat template cannot be rendered"),
         (write("chat_template.jinja", "{{ raise_exception('no images') }}"), "cannot be rendered (no images)"),
         (write("chat_template.jinja", "no place"), "renders 0 image places, one is needed"),
-        (write("preprocessor_config.json", "[]"), "tokenizer or processor files do not load"),
         (edit_config("preprocessor_config.json", patch_size=16), "patch_size of its image processor is 16, patch_size"),
         (
             edit_config("preprocessor_config.json", merge_size=4),

@@ -71,10 +71,10 @@ def test_an_answer_goes_on_behind_what_is_committed_as_it_went_on_alone(
 ) -> None:
     grammar = Grammars(target.tokenizer, target.vocabulary).of(grammar_for(PROMPT), target.eos) if constrained else None
     session = VlmSession(target, 256)
-    whole = [token for token, _ in session.sampled(PROMPT, frame(0), 60, scheme, 7, grammar)]
+    whole = [token for token, _ in session.sampled(PROMPT, frame(0), 40, scheme, 7, grammar)]
     assert len(whole) > 6
     for cut in (1, 6, len(whole) - 1):
-        rest = session.sampled(PROMPT, frame(0), 60, scheme, 7, grammar, whole[:cut])
+        rest = session.sampled(PROMPT, frame(0), 40, scheme, 7, grammar, whole[:cut])
         assert [token for token, _ in rest] == whole[cut:]
 
 

@@ -46,7 +46,7 @@ def test_every_family_has_tiny_models() -> None:
     assert {*FAMILIES, *TILED, *TEXT_FAMILIES} == set(KINDS)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)  # of each of six families
 @given(data=st.data())
 def test_prompts_in_chunks_beside_each_other_are_as_transformers_reads_them_whole(
     seeing: Vlm, data: st.DataObject
