@@ -242,7 +242,7 @@ def test_answers_behind_thinking_are_the_targets_own(mode: Mode, pairs: list[Pai
     for number, pair in enumerate(pairs[3:]):
         target, marks = pair.target, pair.target.thinking
         assert marks is not None
-        for grammar in (grammars(target)[number], None):
+        for grammar in (*grammars(target)[: number + 1], None):
             request = StepRequest(
                 1, PROMPTS[0], jpeg(number), target.eos, 48, sampling=HOW[number], key=2 * number, grammar=grammar
             )  # fmt: skip

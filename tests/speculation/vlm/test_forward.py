@@ -115,7 +115,7 @@ def test_a_prompt_in_any_chunks_beside_any_rows_is_as_whole(
     verified = 0
     while verified < 3:
         chunks: list[Chunk | PrefillChunk] = []
-        trees = {}
+        drafts = {}
         for index in data.draw(st.lists(st.sampled_from(range(3)), min_size=1, max_size=3, unique=True)):
             row, inputs = rows[index], steps[index]
             left = len(inputs.ids) - 1 - cache.length[row]
@@ -123,10 +123,10 @@ def test_a_prompt_in_any_chunks_beside_any_rows_is_as_whole(
                 size = data.draw(st.one_of(st.integers(1, left), st.just(left)))
                 chunks.append(next_chunk(target, cache, row, inputs, features[index], size))
             else:
-                trees[len(chunks)] = index, *data.draw(trees(most=4))
-                chunks.append(draft_chunk(cache, row, int(inputs.ids[-1]), *trees[len(chunks)][1:]))
+                drafts[len(chunks)] = index, *data.draw(trees(most=4))
+                chunks.append(draft_chunk(cache, row, int(inputs.ids[-1]), *drafts[len(chunks)][1:]))
         *_, last = forward_layers(target, cache, chunks)
-        for place, (index, tokens, parents) in trees.items():
+        for place, (index, tokens, parents) in drafts.items():
             logits = to_numpy(final_logits(target, last.hidden[place]))
             expect_tree(target, steps[index], [], tokens, parents, logits)
             cache.truncate(rows[index], cache.length[rows[index]])
