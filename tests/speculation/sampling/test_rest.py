@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.sampling import Distribution, Prefix, Sparse, Split, Whole
+from speculation.sampling import Coupled, Distribution, Prefix, Sparse, Split, Whole
 from speculation.sampling.masses import head, pack, unpack
 from speculation.sampling.rejection import draw_rest
 from speculation.sampling.sparse import draw_from_head
@@ -35,6 +35,8 @@ def test_a_head_draws_what_the_whole_draws_or_nothing(
     assert (unpack(whole, len(target.weights)).row == target.row).all(), "it travels to the last bit"
     if part.tail:
         assert 0.0 < part.tail < 1.0 and len(part.weights) == 4 * len(head(target, keep))
+        with pytest.raises(ValueError, match="this is a part of a distribution"):
+            unpack(part, len(target.weights))
     else:
         assert (unpack(part, len(target.weights)).row == target.row).all()
 
@@ -88,3 +90,5 @@ def test_of_whole_distributions_the_verifier_samples_what_follows_a_rejection() 
     assert verdict.path == () and verdict.token != token and verdict.rest is None
     with pytest.raises(ValueError, match="sampling whole leaves no token to the edge"):
         sampler.finish(prefix.digest, Masses(np.ones(3, dtype="<f4").tobytes(), 3.0))
+    with pytest.raises(ValueError, match="leaves no token to the edge"):
+        Coupled(1.0).sampler(0).finish(bytes(8), Masses(bytes(4), 1.0))
