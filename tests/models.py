@@ -96,6 +96,24 @@ def deep_vision(hidden: int) -> dict[str, Any]:
     }
 
 
+def decoder(tokenizer: Qwen2Tokenizer, hidden: int, layers: int, padding: int = 64) -> dict[str, Any]:
+    """Return the settings of a decoder whose embedding is padded to a multiple of so many rows."""
+    heads, end = hidden // HEAD_DIM, tokenizer.convert_tokens_to_ids("<|im_end|>")
+    return {
+        "vocab_size": -(-len(tokenizer) // padding) * padding,
+        "hidden_size": hidden,
+        "intermediate_size": 2 * hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads // 2,
+        "max_position_embeddings": 2048,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+        "bos_token_id": None,
+        "eos_token_id": end,
+        "pad_token_id": end,
+    }
+
+
 THINKING_TEMPLATE = CHAT_TEMPLATE.replace("assistant\n{%", "assistant\n<think>\n{%")
 """A chat that begins to think, as Qwen3-VL-Thinking's does."""
 HYBRID_TEMPLATE = CHAT_TEMPLATE.replace(
@@ -151,24 +169,15 @@ def tiny_model(
     thinks = OPENS in template
     tokenizer = tiny_tokenizer(vocabulary, thinks, special)
     ids: dict[str, Any] = {token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL_TOKENS}
-    heads = hidden // HEAD_DIM
     config_class, model_class, vision = FAMILIES[family]
     config = config_class(
-        text_config={
-            "vocab_size": -(-len(tokenizer) // padding) * padding,
-            "hidden_size": hidden,
-            "intermediate_size": 2 * hidden,
-            "num_hidden_layers": layers,
-            "num_attention_heads": heads,
-            "num_key_value_heads": heads // 2,
-            "max_position_embeddings": 2048,
+        text_config=decoder(tokenizer, hidden, layers, padding)
+        | {
             "rope_parameters": {
                 "rope_type": "default",
                 "rope_theta": 1e4,
                 "mrope_section": [2, 3, 3],  # half a head's width
             },
-            "bos_token_id": None,
-            "eos_token_id": ids["<|im_end|>"],
             "pad_token_id": ids["<|endoftext|>"],
         }
         | TEXT_PARTS.get(family, {}),
@@ -211,26 +220,7 @@ def tiny_text_model(
     """
     tokenizer = tiny_tokenizer(vocabulary)
     config_class, model_class, own = TEXT_FAMILIES[family]
-    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
-    heads = hidden // HEAD_DIM
-    config = config_class(
-        **{
-            "vocab_size": -(-len(tokenizer) // 64) * 64,
-            "hidden_size": hidden,
-            "intermediate_size": 2 * hidden,
-            "num_hidden_layers": layers,
-            "num_attention_heads": heads,
-            "num_key_value_heads": heads // 2,
-            "max_position_embeddings": 2048,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
-            "bos_token_id": None,
-            "eos_token_id": end,
-            "pad_token_id": end,
-            "tie_word_embeddings": tied,
-        }
-        | own
-        | changes
-    )
+    config = config_class(**decoder(tokenizer, hidden, layers) | {"tie_word_embeddings": tied} | own | changes)
     build: Any = model_class._from_config
     model = build(config, attn_implementation="sdpa", dtype=torch.float32)
     randomise(model, seed, len(tokenizer))

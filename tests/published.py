@@ -13,6 +13,7 @@ to 32B and 30B-A3B, are written from memory of the same files.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,9 @@ def published(folder: Path, name: str, *, nested: bool = False, seed: int = 0) -
         "eos_token_id": [ids["<|im_end|>"], ids["<|endoftext|>"]], **layout.sampling, "transformers_version": "4.37.0",
     })  # fmt: skip
     write_json(folder / "config.json", _config(layout, ids, len(tokenizer) + layout.padding, nested))
-    _write_weights(folder, layout, len(tokenizer), seed)
+    renamed = str if layout.is_third else _as_published
+    weights = random_weights(folder, layout.family, layout.tied, len(tokenizer), seed, renamed)
+    write_shards(folder, weights, layout.shards)
     return folder
 
 
@@ -246,19 +249,21 @@ def _write_tokenizer(folder: Path, tokenizer: Any, template: str) -> None:
             path.unlink()
 
 
-def _write_weights(folder: Path, layout: Layout, tokens: int, seed: int) -> None:
-    build: Any = family_of(layout.family).model_class(layout.family)._from_config
+def _as_published(name: str) -> str:
+    return name.replace("model.language_model.", "model.").replace("model.visual.", "visual.")
+
+
+def random_weights(
+    folder: Path, family: str, tied: bool, tokens: int, seed: int, renamed: Callable[[str], str] = str
+) -> dict[str, torch.Tensor]:
+    """Return random weights of the model that a folder's config.json describes, by the names that they have there."""
+    build: Any = family_of(family).model_class(family)._from_config
     model = build(AutoConfig.from_pretrained(str(folder)), attn_implementation="sdpa", dtype=torch.float32)
     randomise(model, seed, tokens)
-    model.to(torch.bfloat16)
-    weights: dict[str, torch.Tensor] = {}
-    for name, weight in model.state_dict().items():
-        if name == "lm_head.weight" and layout.tied:
-            continue
-        if not layout.is_third:
-            name = name.replace("model.language_model.", "model.").replace("model.visual.", "visual.")
-        weights[name] = weight.contiguous()
-    write_shards(folder, weights, layout.shards)
+    weights = model.to(torch.bfloat16).state_dict()
+    if tied:
+        del weights["lm_head.weight"]
+    return {renamed(name): weight.contiguous() for name, weight in weights.items()}
 
 
 def write_shards(folder: Path, weights: dict[str, torch.Tensor], shards: int) -> None:

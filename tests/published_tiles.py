@@ -14,13 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import save_file
-from transformers import AutoConfig
 
-from speculation.vlm.families import family_of
-from tests.models import randomise, tiny_tokenizer
-from tests.published import write_json, write_shards
+from tests.models import tiny_tokenizer
+from tests.published import random_weights, write_json, write_shards
 
 INTERNVL_TEMPLATE = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n'}}{% if message['content'] is string %}"
@@ -118,7 +115,12 @@ def published_tiles(
     described = config(layout, vocabulary, len(tokenizer) + (151 if internvl else 0))
     described["text_config"] |= text or {}
     write_json(folder / "config.json", described)
-    _write_weights(folder, layout, len(tokenizer), seed)
+    renamed = _as_before if layout.older else str
+    weights = random_weights(folder, layout.family, layout.tied, len(tokenizer), seed, renamed)
+    if layout.shards == 1:
+        save_file(weights, str(folder / "model.safetensors"), {"format": "pt"})
+    else:
+        write_shards(folder, weights, layout.shards)
     return folder
 
 
@@ -205,20 +207,7 @@ def _name_the_image_tokens(folder: Path) -> None:
     write_json(path, settings | named | {"extra_special_tokens": named, "processor_class": "InternVLProcessor"})
 
 
-def _write_weights(folder: Path, layout: Layout, tokens: int, seed: int) -> None:
-    build: Any = family_of(layout.family).model_class(layout.family)._from_config
-    model = build(AutoConfig.from_pretrained(str(folder)), attn_implementation="sdpa", dtype=torch.float32)
-    randomise(model, seed, tokens)
-    model.to(torch.bfloat16)
-    weights = {}
-    for name, weight in model.state_dict().items():
-        if name == "lm_head.weight" and layout.tied:
-            continue
-        if layout.older:
-            old = name.replace("model.language_model.", "language_model.model.").removeprefix("model.")
-            name = "language_model.lm_head.weight" if old == "lm_head.weight" else old
-        weights[name] = weight.contiguous()
-    if layout.shards == 1:
-        save_file(weights, str(folder / "model.safetensors"), {"format": "pt"})
-        return
-    write_shards(folder, weights, layout.shards)
+def _as_before(name: str) -> str:
+    """Return the name that a weight had before transformers 4.52."""
+    old = name.replace("model.language_model.", "language_model.model.").removeprefix("model.")
+    return "language_model.lm_head.weight" if old == "lm_head.weight" else old

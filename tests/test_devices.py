@@ -84,18 +84,8 @@ def test_robots_in_one_batch_are_answered_as_on_one_device(target: Vlm, draft: V
 def test_a_verifier_serves_what_is_spread(tiny_target: Path, tmp_path: Path) -> None:
     """The real process, in which the devices are; its log has what is where."""
     pair = make_target(tiny_target, tmp_path)
-    flags = (
-        "--dtype",
-        "float64",
-        "--max-sessions",
-        "2",
-        "--capacity",
-        "192",
-        "--device",
-        "lazy:0,lazy:1",
-        "--no-load-check",
-    )
-    verifier = start(pair.folder, *flags, preexec_fn=devices.attach)
+    flags = "--dtype float64 --max-sessions 2 --capacity 192 --device lazy:0,lazy:1 --no-load-check"
+    verifier = start(pair.folder, *flags.split(), preexec_fn=devices.attach)
     try:
         robot = Raw(verifier.address)
         robot.send(pair.hello)

@@ -62,20 +62,6 @@ def test_the_readme_has_five_figures_each_with_its_command() -> None:
     assert all(re.fullmatch(r"`python -m [a-z_.]+( .*)?`", row[2]) for row in rows)
 
 
-def test_the_glossary_is_sorted_and_names_sources_that_are_listed() -> None:
-    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
-    rows = [
-        [cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line.startswith("| ")
-    ]
-    terms = [row for row in rows if len(row) == 3 and row[0] != "term"]
-    papers = {row[0] for row in rows if len(row) == 2}
-    names = [row[0].casefold() for row in terms]
-    assert len(terms) >= 30
-    assert names == sorted(names)
-    for term, _, source in terms:
-        assert source == "this project" or any(paper in source for paper in papers), f"{term}: {source!r}"
-
-
 @pytest.mark.parametrize("path", COMMAND_PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_in_pages_name_modules_that_are_there(path: Path) -> None:
     for name in set(re.findall(r"python3? -m ([a-z_.]+[a-z_])", path.read_text(encoding="utf-8"))):

@@ -19,7 +19,7 @@ from edge_drafter import DraftingConfig, Mode, StepRequest
 from speculation.exits import ExitHeads, Reliability
 from speculation.language.grammar import Automaton, Grammars, actions_of
 from speculation.language.prompts import parse_answer
-from speculation.sampling import GREEDY, MAX_KEY, Coupled, SamplingScheme
+from speculation.sampling import GREEDY, MAX_KEY, Coupled
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
@@ -153,7 +153,7 @@ def robots(draw: st.DrawFn, pair: Pair) -> Robot:
 
 @settings(
     deadline=None,
-    max_examples=30,
+    max_examples=25,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # a failing world is small enough
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -242,7 +242,7 @@ def test_answers_behind_thinking_are_the_targets_own(mode: Mode, pairs: list[Pai
     for number, pair in enumerate(pairs[3:]):
         target, marks = pair.target, pair.target.thinking
         assert marks is not None
-        for grammar in (*grammars(target)[:2], None):
+        for grammar in (*grammars(target)[: number + 1], None):
             request = StepRequest(
                 1, PROMPTS[0], jpeg(number), target.eos, 48, sampling=HOW[number], key=2 * number, grammar=grammar
             )  # fmt: skip
@@ -258,19 +258,16 @@ def test_answers_behind_thinking_are_the_targets_own(mode: Mode, pairs: list[Pai
                 thought[thinks] += 1
                 assert not thinks or marks.closes in answer
                 assert grammar is not None and parse_answer(target.read(answer)).action in actions_of(grammar.name)
-    assert interruptions > 0 and thought[True] > 4 and thought[False] > 0
+    assert interruptions > 0 and thought[True] > 1 and thought[False] > 0
 
 
-@pytest.mark.parametrize(("how", "constrained"), [(GREEDY, False), (Coupled(0.7), True)])
 @pytest.mark.parametrize("mode", LINKED)
-def test_a_repetition_penalty_is_part_of_every_answer(
-    mode: Mode, how: SamplingScheme, constrained: bool, pairs: list[Pair]
-) -> None:
+def test_a_repetition_penalty_is_part_of_every_answer(mode: Mode, pairs: list[Pair]) -> None:
     """The link breaks in mid-answer; the verifier knows the answer so far, or gets it anew, and the edge's drafts are
     penalised as well, or not: it may know nothing of the target's penalty."""
-    for number, pair in enumerate(pairs[:2]):
+    for number, (pair, how) in enumerate(zip(pairs, (GREEDY, Coupled(0.7)), strict=False)):
         target = replace(pair.target, repetition_penalty=(1.3, 1.05)[number])
-        grammar = grammars(target)[number] if constrained else None
+        grammar = grammars(target)[number] if number else None
         asked = [
             StepRequest(1, prompt, jpeg(seed), target.eos, 18, sampling=how, key=seed, grammar=grammar)
             for seed, prompt in enumerate(PROMPTS[:2])
@@ -285,19 +282,25 @@ def test_a_repetition_penalty_is_part_of_every_answer(
         for robot in robots:
             assert robot.answers == [alone(target, request) for request in asked]
             assert robot.stats.interruptions > 0
-        if not constrained and number == 0:
+        if number == 0:
             assert robots[0].answers != [alone(pair.target, request) for request in asked], "it shows nothing"
 
 
 @pytest.mark.parametrize(
-    ("mode", "count", "constrained"),
-    [(Mode.CLOUD, 2, False), (Mode.SD, 3, True), (Mode.FULL, 2, True), (Mode.FULL, 3, False)],
+    ("mode", "count", "constrained", "numbers"),
+    [
+        (Mode.CLOUD, 2, False, (0,)),
+        (Mode.SD, 3, True, (1,)),
+        (Mode.FULL, 2, True, (2,)),
+        (Mode.FULL, 3, False, (0, 1, 2)),
+    ],
 )
 def test_answers_about_several_frames_are_the_targets_own(
-    mode: Mode, count: int, constrained: bool, pairs: list[Pair]
+    mode: Mode, count: int, constrained: bool, numbers: tuple[int, ...], pairs: list[Pair]
 ) -> None:
     """Their prompt is fed in pieces that end within an image, links break, and another robot asks about one frame."""
-    for number, pair in enumerate(pairs[:3]):
+    for number in numbers:
+        pair = pairs[number]
         frames = tuple(jpeg(seed) for seed in range(count))
         grammar = grammars(pair.target)[number] if constrained else None
         several = StepRequest(

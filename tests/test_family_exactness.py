@@ -64,7 +64,7 @@ def expected(target: Vlm, request: StepRequest) -> tuple[int, ...]:
     return tuple(said[0, len(inputs.ids) :].tolist())
 
 
-@pytest.mark.parametrize("count", [14, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [len(LINKED), pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", [*FAMILIES, *TILED, *TEXT_FAMILIES])
 def test_answers_in_every_mode_are_the_targets_own(family: str, count: int, tmp_path: Path) -> None:
     """Links lose, repeat and delay messages, and break."""

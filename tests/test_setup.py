@@ -85,15 +85,10 @@ def test_libraries_made_for_the_wheels_are_refused_where_a_ros_is_sourced(checko
 
 def test_libraries_made_for_a_sourced_ros_are_refused_where_none_is(checkout: Checkout) -> None:
     checkout.environment("--system-site-packages")
-    said = checkout.refusal(checkout.root / "bin")
-    assert f".venv was made for {SOURCED}, and this shell has {WHEELS}" in said
-
-
-def test_the_wheels_in_the_virtual_environment_are_no_sourced_ros(checkout: Checkout) -> None:
-    checkout.environment("--system-site-packages")
+    assert f".venv was made for {SOURCED}, and this shell has {WHEELS}" in checkout.refusal(checkout.root / "bin")
+    # wheels in the virtual environment are no sourced ROS
     checkout.ros(checkout.venv / "lib" / f"python{VERSION}" / "site-packages")
-    said = checkout.refusal(checkout.venv / "bin", ROS_DISTRO="jazzy")
-    assert f"this shell has {WHEELS}" in said
+    assert f"this shell has {WHEELS}" in checkout.refusal(checkout.venv / "bin", ROS_DISTRO="jazzy")
 
 
 def test_libraries_of_another_python_are_refused(checkout: Checkout) -> None:
@@ -113,7 +108,7 @@ def tmp_path() -> Iterator[Path]:
         yield Path(folder).resolve()
 
 
-AWKWARD = ("röbot dog", "it's", '"dog"', "$HOME", "#1", "100%", "a;b", "犬", "[x]", "back\\slash", "d" * 120)
+AWKWARD = ("röbot dog", "it's", '"$HOME"', "#1 100% [x]", "a;b back\\slash", "d" * 120)
 
 
 @pytest.mark.parametrize("name", AWKWARD)

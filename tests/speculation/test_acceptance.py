@@ -8,7 +8,7 @@ from hypothesis import given
 
 from speculation.acceptance import depths_of, expected_tokens, judge_picks, walk_rows
 from speculation.distributions import Logits
-from tests.speculation.sampling.trees import judged_drafts
+from tests.speculation.trees import judged_drafts
 
 
 def last(row: Logits, depth: int) -> tuple[int, float]:

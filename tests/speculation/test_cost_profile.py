@@ -39,9 +39,7 @@ def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
     ("path", "value"),
     [
         (("cost", "cached_s"), -1.0),
-        (("cost", "token_s"), "fast"),
         (("test", "mape"), None),
-        (("fingerprint",), 7),
         (("colour",), "red"),
     ],
 )

@@ -43,12 +43,6 @@ def test_numbers_survive_to_half_a_level(features: npt.NDArray[np.float32]) -> N
     assert (np.abs(found.astype(np.float64) - features) <= bound[:, None]).all()
 
 
-@given(matrices)
-def test_what_was_packed_once_packs_to_the_same_numbers(features: npt.NDArray[np.float32]) -> None:
-    once = unpack(pack(features), features.shape[1])
-    np.testing.assert_allclose(unpack(pack(once), features.shape[1]), once, rtol=1e-6)
-
-
 @pytest.mark.parametrize("size", [0, MAX_SIZE + 1])
 def test_sizes_have_limits(size: int) -> None:
     with pytest.raises(ValueError, match=f"there are 1 to {MAX_SIZE}"):

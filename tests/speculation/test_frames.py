@@ -27,6 +27,7 @@ from speculation.frames import (
 )
 from tests.hostile import mutated, scans_jpeg
 from tests.models import frame
+from tests.speculation.pictures import jpeg
 
 
 def decodes(data: bytes) -> bool:
@@ -36,12 +37,6 @@ def decodes(data: bytes) -> bool:
     except ValueError:
         return False
     return True
-
-
-def jpeg(pixels: npt.NDArray[np.uint8]) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "JPEG", quality=95)
-    return buffer.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -82,15 +77,9 @@ def test_decoding_ends_when_its_time_is_over() -> None:
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 def test_what_is_decoded_in_parts_is_what_is_decoded_at_once(progressive: bool, mode: str) -> None:
     pixels = np.random.default_rng(1).integers(0, 256, (120, 90, 3), dtype=np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).convert(mode).save(buffer, "JPEG", progressive=progressive)
-    with Image.open(buffer) as whole:
-        np.testing.assert_array_equal(decode_jpeg(buffer.getvalue()), np.asarray(whole.convert("RGB")))
-
-
-@pytest.mark.parametrize("data", [b"", b"\xff\xd8", bytes(range(256)), b"\xff\xd8" + bytes(1000)])
-def test_what_does_not_decode_is_none(data: bytes) -> None:
-    assert not decodes(data)
+    data = jpeg(pixels, mode, progressive=progressive)
+    with Image.open(io.BytesIO(data)) as whole:
+        np.testing.assert_array_equal(decode_jpeg(data), np.asarray(whole.convert("RGB")))
 
 
 def test_the_size_is_read_from_the_header_and_no_pixel_decoded() -> None:
@@ -120,8 +109,7 @@ def test_twelve_bits_a_sample_and_other_formats_are_refused() -> None:
 def test_the_largest_frame_takes_bounded_memory() -> None:
     """A progressive one keeps all coefficients: here 4096 x 4096 of one colour, 4:4:4, in 400 kB."""
     side = math.isqrt(MAX_PIXELS)
-    buffer = io.BytesIO()
-    Image.new("RGB", (side, side), (9, 99, 199)).save(buffer, "JPEG", progressive=True, subsampling=0)
+    data = jpeg(np.full((side, side, 3), (9, 99, 199), np.uint8), progressive=True, subsampling=0)
     code = """
 import sys
 from typing import Any
@@ -134,7 +122,7 @@ data = sys.stdin.buffer.read()
 before = peak()
 print(decode_jpeg(data, 60.0).nbytes, peak() - before)
 """
-    done = subprocess.run([sys.executable, "-c", code], input=buffer.getvalue(), capture_output=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], input=data, capture_output=True, check=True)
     size, grown = map(int, done.stdout.split())
     assert size == 3 * MAX_PIXELS
     assert grown * 1024 < 16 * MAX_PIXELS
@@ -143,12 +131,8 @@ print(decode_jpeg(data, 60.0).nbytes, peak() - before)
 def test_a_broken_jpeg_is_refused_in_words_whatever_is_broken() -> None:
     rng, exif = random.Random(5), Image.Exif()
     exif[0x0112], exif[0x9286] = 6, "x" * 100
-    good = []
-    for size, options in (((64, 64), {}), ((33, 17), {"progressive": True}), ((5, 3), {"exif": exif})):
-        buffer = io.BytesIO()
-        pixels = np.random.default_rng(1).integers(0, 256, (*size, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(buffer, "JPEG", **options)
-        good.append(buffer.getvalue())
+    pixels = np.random.default_rng(1).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    good = [jpeg(pixels), jpeg(pixels[:33, :17], progressive=True), jpeg(pixels[:5, :3], exif=exif)]
     refused = 0
     for _ in range(600):
         data = mutated(good, rng)
@@ -187,10 +171,9 @@ def test_several_frames_share_the_limits_of_one(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_a_picture_is_turned_as_transformers_turns_it(orientation: int) -> None:
-    exif, buffer = Image.Exif(), io.BytesIO()
+    exif = Image.Exif()
     exif[0x0112] = orientation
-    Image.fromarray(smooth(40, 64)).save(buffer, "JPEG", exif=exif, quality=95)
-    data = buffer.getvalue()
+    data = jpeg(smooth(40, 64), exif=exif)
     with Image.open(io.BytesIO(data)) as image:
         expected = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
     np.testing.assert_array_equal(decode_jpeg(data), expected)
@@ -203,9 +186,7 @@ def test_a_picture_is_turned_as_transformers_turns_it(orientation: int) -> None:
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}, {"restart_marker_rows": 1}])
 def test_a_jpeg_without_its_end_is_read_and_one_that_was_cut_is_not(options: dict[str, Any]) -> None:
     pixels = np.random.default_rng(2).integers(0, 256, (64, 96, 3), dtype=np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "JPEG", **options)
-    data = buffer.getvalue()
+    data = jpeg(pixels, **options)
     np.testing.assert_array_equal(decode_jpeg(data[:-2]), decode_jpeg(data))
     assert decodes(data[:-2]) and decodes(data + bytes(20))
     assert whole_jpeg(data[:-2]) == whole_jpeg(data) == data

@@ -14,16 +14,11 @@ from speculation.logits_processors import UNPROCESSED, LogitsProcessors, Repetit
 from speculation.vlm.model import Vlm
 from speculation.vlm.sampling import process_rows
 from speculation.wire import Grammar
+from tests.speculation.trees import trees
 
 VOCABULARY = 41
 TOKENS = st.lists(st.integers(0, VOCABULARY - 1), max_size=12)
 FACTORS = st.sampled_from([0.01, 0.9, 1.05, 1.3, 100.0])
-
-
-@st.composite
-def trees(draw: st.DrawFn) -> tuple[list[int], list[int]]:
-    tokens = draw(st.lists(st.integers(0, VOCABULARY - 1), max_size=8))
-    return tokens, [draw(st.integers(-1, node - 1)) for node in range(len(tokens))]
 
 
 def theirs(factor: float, seen: list[int], row: np.ndarray) -> np.ndarray:
@@ -32,7 +27,7 @@ def theirs(factor: float, seen: list[int], row: np.ndarray) -> np.ndarray:
     return np.asarray(RepetitionPenaltyLogitsProcessor(factor)(ids, scores)[0])
 
 
-@given(FACTORS, TOKENS, TOKENS, trees(), st.integers(0, 2**31), st.sampled_from([np.float32, np.float64]))
+@given(FACTORS, TOKENS, TOKENS, trees(VOCABULARY), st.integers(0, 2**31), st.sampled_from([np.float32, np.float64]))
 def test_every_node_of_a_tree_is_penalised_as_transformers_does_behind_its_path(
     factor: float, prompt: list[int], answer: list[int], tree: tuple[list[int], list[int]], seed: int, dtype: type
 ) -> None:

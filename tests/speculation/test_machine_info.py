@@ -13,20 +13,13 @@ def test_a_kernel_has_one_name_which_is_not_its_boot_id(tmp_path: Path, monkeypa
     assert machine_id() == machine_id()
     if BOOT_ID.exists():
         assert len(machine_id()) == 16 and machine_id() not in BOOT_ID.read_text().replace("-", "")
-    names = []
-    for number, text in enumerate(("one\n", "one", "two")):
-        known = tmp_path / str(number)
+    monkeypatch.setattr("speculation.machine_info.BOOT_ID", known := tmp_path / "boot_id")
+    names = [machine_id()]
+    for text in ("one\n", "one", "two", "\n"):
         known.write_text(text)
-        monkeypatch.setattr("speculation.machine_info.BOOT_ID", known)
         names.append(machine_id())
-    assert names[0] == names[1] != names[2]
-
-
-def test_a_system_that_names_no_kernel_shares_with_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("speculation.machine_info.BOOT_ID", tmp_path / "none")
-    assert machine_id() == ""
-    (tmp_path / "none").write_text("\n")
-    assert machine_id() == ""
+    assert names[1] == names[2] != names[3]
+    assert names[0] == names[4] == "", "where the system names none, nobody shares it"
 
 
 @pytest.mark.parametrize(

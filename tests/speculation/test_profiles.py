@@ -26,10 +26,8 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
     [
         ('{"p": {"draft_s": -1}}', "'p': draft_s = -1 s is outside 0 to 60 s"),
         ('{"p": {"verify_s": NaN}}', "verify_s = nan s"),
-        ('{"p": {"one_way_s": "fast"}}', "one_way_s = 'fast' is no number"),
         ('{"p": {"verify_s": true}}', "verify_s = True is no number"),
         ('{"p": {"speed": 1}}', "profile 'p'.*speed"),
-        ('{"p": 3}', "profile 'p'"),
         ("[]", "expected an object"),
         ("{", "no valid JSON"),
     ],

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from speculation.settings import add_flags, check, expanded, fields_of, from_flags, path_flag
+from speculation.settings import add_flags, check, expanded, from_flags, path_flag
 
 
 class Order(str, Enum):
@@ -47,16 +47,6 @@ def parsed(*words: str) -> Outer:
     line = argparse.ArgumentParser(exit_on_error=False)
     add_flags(line, Outer)
     return from_flags(Outer, line.parse_args(words))
-
-
-def test_fields_of_nested_structs_stand_in_one_row_with_what_documents_them() -> None:
-    fields = {field.name: field for field in fields_of(Outer)}
-    assert list(fields) == ["folder", "size", "order", "keys", "threads", "rate", "plain", "kind", "careful"]
-    assert (fields["size"].least, fields["size"].most) == (1, 9)
-    assert fields["order"].choices == ("first", "last") and fields["kind"].choices == ("a", "b")
-    assert fields["keys"].optional and fields["folder"].required and not fields["rate"].required
-    assert fields["threads"].optional and fields["threads"].least == 1
-    assert all(field.description for field in fields.values())
 
 
 def test_flags_become_the_nested_settings() -> None:
@@ -96,15 +86,6 @@ def test_an_unknown_choice_is_refused_with_what_is_known() -> None:
         Outer(Path("x"), kind="c")  # type: ignore[arg-type]
     with pytest.raises(argparse.ArgumentError, match="invalid choice"):
         parsed("--folder", "x", "--order", "middle")
-
-
-def test_two_settings_of_one_name_are_refused() -> None:
-    class Twice(msgspec.Struct, frozen=True):
-        inner: Inner = Inner()
-        size: int = 1
-
-    with pytest.raises(TypeError, match="settings of one name: size"):
-        fields_of(Twice)
 
 
 def test_a_home_folder_is_put_in_and_one_that_is_not_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from speculation.fed.files import (
 from speculation.vlm.load import ModelFolderError
 from speculation.vlm.model import Vlm
 from tests.speculation.fed.heads import random_encoder, random_head, tiny_config
+from tests.speculation.files import edit
 
 
 @pytest.fixture
@@ -62,17 +62,14 @@ def test_it_belongs_to_one_target_and_one_tokenizer(folder: Path, draft: Vlm) ->
     [
         ({"format": 2}, "has format 2, not 1"),
         ({"size": 253}, "Expected `int` <= 252 - at `\\$.size`"),
-        ({"prompt_tokens": 65}, "Expected `int` <= 64 - at `\\$.prompt_tokens`"),
         ({"layers": [2, 1]}, "layers \\[2, 1\\] must be distinct and ascending"),
         ({"width": 18}, "width 18 is no multiple of two numbers for each of 2 heads"),
-        ({"short_list": [3, 3]}, "short_list must be ascending tokens in 0..39"),
         ({"short_list": [3, 40]}, "short_list must be ascending tokens in 0..39"),
         ({"colour": "red"}, "unknown field `colour`"),
     ],
 )
 def test_an_unusable_config_names_its_field(folder: Path, changes: dict[str, Any], complaint: str) -> None:
-    path = folder / CONFIG_FILE
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    edit(folder / CONFIG_FILE, **changes)
     with pytest.raises(ModelFolderError, match=complaint):
         read_config(folder)
 

@@ -63,11 +63,9 @@ def test_left_is_counter_clockwise() -> None:
     [
         ("go ahead", "no 'Action:'"),
         ("Action: forward", "unknown action 'forward'"),
-        ("Action: turn left small or right", "unknown action"),
         ("Action: stop small", "unknown action 'stop small'"),
         ("Action: stop here. I see it.\nAction: forward large", "unknown action 'stop here. i see it'"),
         ("Action:", "unknown action ''"),
-        ("", "no 'Action:'"),
     ],
 )
 def test_what_is_no_action_is_none(text: str, problem: str) -> None:
@@ -140,22 +138,12 @@ def test_any_text_parses_to_a_known_action_or_a_problem(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "size"),
-    [(ActionKind.STOP, ActionSize.SMALL), (ActionKind.NOT_HERE, ActionSize.SMALL), (ActionKind.FORWARD, None)],
-)
-def test_a_senseless_action_cannot_be_made(kind: ActionKind, size: ActionSize | None) -> None:
-    with pytest.raises(ValueError, match="motions have a size, stop and not here have none"):
-        NavigationAction(kind, size)
-
-
-@pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("{", r"objects\.json: Input data was truncated; fetch or train the model again"),
-        ("[]", r"Expected `object`, got `array`"),
         ('{"colours": ["red"]}', "missing required field `classes`"),
+        ('{"colours": ["red"], "classes": ["ball"], "form": 3}', "form is 3; known forms of prompts are 1, 2"),
         ('{"colours": [], "classes": ["ball"]}', r"length >= 1 - at `\$\.colours`"),
-        ('{"colours": ["red"], "classes": [5]}', r"Expected `str`, got `int` - at `\$\.classes\[0\]`"),
         (json.dumps({"colours": ["red"] * 257, "classes": ["ball"]}), r"length <= 256 - at `\$\.colours`"),
         (json.dumps({"colours": ["r" * 41], "classes": ["ball"]}), r"length <= 40 - at `\$\.colours\[0\]`"),
         (json.dumps({"colours": ["red\n"], "classes": ["ball"]}), r"regex .* - at `\$\.colours\[0\]`"),
@@ -225,9 +213,9 @@ def test_what_was_moved_is_the_nearest_action(action: NavigationAction) -> None:
         assert nearest_action(action.kind, moved) == action
 
 
-@pytest.mark.parametrize("moved", [-1.0, 0.0, 0.12, math.nan, math.inf])
-def test_less_than_half_a_small_action_is_none(moved: float) -> None:
-    assert nearest_action(ActionKind.FORWARD, moved) is None
+def test_less_than_half_a_small_action_is_none() -> None:
+    for moved in (-1.0, 0.12, math.nan, math.inf):
+        assert nearest_action(ActionKind.FORWARD, moved) is None
     assert nearest_action(ActionKind.STOP, 1.0) is None
 
 
@@ -237,12 +225,6 @@ def test_what_was_blocked_is_listed_as_blocked() -> None:
     assert history(done) == "stop, forward large, forward large blocked x2"
     assert tuple(to_past(past.text) for past in done) == done
     assert to_past("forward huge blocked") is None is to_past(" blocked")
-
-
-def test_an_unknown_form_of_prompts_is_refused(tmp_path: Path) -> None:
-    (tmp_path / VOCABULARY_FILE).write_text(json.dumps({"colours": ["red"], "classes": ["ball"], "form": 3}))
-    with pytest.raises(ValueError, match=r"form is 3; known forms of prompts are 1, 2"):
-        Vocabulary.load(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.sampling import Coupled, Greedy, Logits, Prefix, StepDraws, perturbed
-from tests.speculation.sampling.trees import VOCABULARY, judged_drafts
+from speculation.sampling import Coupled, Greedy, Logits, Point, Prefix, StepDraws, perturbed
+from tests.speculation.trees import VOCABULARY, judged_drafts
 
 KEYS = st.integers(0, 2**63 - 1)
 SETTINGS = st.builds(Coupled, st.floats(0.01, 4.0), st.integers(0, 4), st.floats(0.1, 1.0))
@@ -35,6 +35,14 @@ def test_coupled_accepts_what_the_target_draws_at_each_depth(
     twin = Greedy().judge(tokens, parents, np.stack(rows))
     assert (verdict.path, verdict.token) == (twin.path, twin.token)
     assert verdict.confidence == pytest.approx(twin.confidence, rel=1e-9)
+    point = Point(settings.temperature, settings.top_k, settings.top_p)
+    assert point.judge(tokens, parents, logits, StepDraws(key, position)) == verdict and point.alone == settings
+
+
+def test_a_token_is_accepted_as_often_as_the_target_has_it() -> None:
+    logits = np.log([[0.2, 0.8], [0.5, 0.5]])
+    stood = sum(Point(1.0).judge([0], [-1], logits, StepDraws(key)).path == (0,) for key in range(2000))
+    assert abs(stood / 2000 - 0.2) < 0.03
 
 
 @given(judged_drafts(), SETTINGS, KEYS)

@@ -1,35 +1,22 @@
-"""Texts of schemes, and a scheme of a few lines beside the known ones."""
+"""Texts of schemes, and prefixes by their tokens."""
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from speculation.sampling import (
     GREEDY,
-    SCHEMES,
     Coupled,
-    DraftSampler,
-    Logits,
     Point,
     Prefix,
     SamplingScheme,
     Sparse,
     Split,
-    StepDraws,
-    Tokens,
 )  # fmt: skip
 from speculation.wire import (
-    MAX_DRAFT_TOKENS,
-    BeginStep,
-    Draft,
     Hello,
-    Idle,
-    Masses,
     extend_digest,
 )  # fmt: skip
 
@@ -78,49 +65,6 @@ def test_texts() -> None:
 def test_texts_that_mean_nothing_are_refused_in_a_sentence(text: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         SamplingScheme.parse(text)
-
-
-# --- the seam: a scheme of a few lines
-
-
-def second(row: Logits) -> int:
-    return int(np.argsort(-row, kind="stable")[1])
-
-
-class SecondSampler(DraftSampler):
-    def rank(self, logits: Logits, prefix: Prefix) -> Logits:
-        return np.where(np.arange(len(logits)) == np.argmax(logits), -np.inf, logits)
-
-
-class Second(SamplingScheme, frozen=True):
-    """Never the likeliest token, always the one after it."""
-
-    name: ClassVar[str] = "second"
-    random: ClassVar[bool] = False
-
-    def sampler(self, key: int) -> DraftSampler:
-        return SecondSampler()
-
-    def pick(self, row: Logits, draws: StepDraws, ids: Tokens | None = None) -> tuple[int, float]:
-        return second(row), 1.0
-
-
-@pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> SamplingScheme:
-    monkeypatch.setitem(SCHEMES, "second", Second)
-    return SamplingScheme.parse("second")
-
-
-def test_a_new_scheme_takes_trees_and_hints_and_is_judged_on_the_host(toy: SamplingScheme) -> None:
-    toy.check_begin(BeginStep(1, "p", b"j", idle=Idle.LEDGER, hints=[[1]], self_draft=2))
-    assert not toy.on_device and not toy.one_chain and toy.alone == toy and toy.draft_limit(151_936) == MAX_DRAFT_TOKENS
-    with pytest.raises(ValueError, match="are for rejection sampling, not for second"):
-        toy.read(Draft(1, 1, 0, bytes(8), [1], None, [0.5]), 8)
-    with pytest.raises(ValueError, match="leaves no token to the edge"):
-        SecondSampler().finish(bytes(8), Masses(bytes(4), 1.0))
-
-
-# --- prefixes
 
 
 @given(st.lists(st.integers(0, 9), max_size=12), st.data())

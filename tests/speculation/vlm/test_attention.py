@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 import torch
-from transformers import AttentionInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from speculation.vlm.attention import BY_ROWS
 from speculation.vlm.model import Vlm
-
-
-def test_the_name_sdpa_stays_the_librarys(target: Vlm) -> None:
-    assert AttentionInterface()["sdpa"] is sdpa_attention_forward
-    assert target.text.config._attn_implementation == BY_ROWS
-    assert target.model.config.vision_config._attn_implementation == "sdpa"
 
 
 def test_the_models_own_forward_still_masks_padding(target: Vlm) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -36,42 +35,28 @@ def test_a_home_folder_that_is_not_there_is_said() -> None:
         find_model("~nosuch/m")
 
 
-def test_unknown_name_says_what_to_do(hub: Path) -> None:
-    with pytest.raises(ModelFolderError, match="fetch it with `hf download me/other`, or let it be fetched with --all"):
-        find_model("me/other")
-
-
 @pytest.mark.parametrize("way", ["argument", "environment", "neither"])
-def test_nothing_is_fetched_unasked(way: str, hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_fetched_unasked_and_a_hub_that_fails_is_one_sentence(
+    way: str, hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[bool] = []
 
     def download(name: str, *, local_files_only: bool, **_: Any) -> str:
         asked.append(not local_files_only)
-        raise LocalEntryNotFoundError("nothing here")
+        raise LocalEntryNotFoundError("nothing here") if local_files_only else ConnectionError("no route\nto anywhere")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     if way == "environment":
         monkeypatch.setenv(DOWNLOAD_VARIABLE, "1")
-    with pytest.raises(ModelFolderError):
+    unasked = "fetch it with `hf download me/other`, or let it be fetched with --all"
+    sentence = unasked if way == "neither" else "model me/other cannot be fetched: no route$"
+    with pytest.raises(ModelFolderError, match=sentence):
         find_model("me/other", allow_download=way == "argument")
     assert asked == [way != "neither"]
 
 
-def test_a_hub_that_fails_is_one_sentence(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def download(name: str, **_: Any) -> str:
-        raise ConnectionError("no route\nto anywhere")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    with pytest.raises(ModelFolderError, match="model me/other cannot be fetched: no route$"):
-        find_model("me/other", allow_download=True)
-
-
 @pytest.mark.parametrize("stops", [list(range(70)), ["<|im_end|>"], {"a": 1}])
-def test_end_tokens_that_no_robot_could_be_sent_are_refused_before_weights_are_read(
-    tiny_target: Path, tmp_path: Path, stops: Any
-) -> None:
-    ignored = shutil.ignore_patterns("generation_config.json", "*.safetensors")
-    folder = Path(shutil.copytree(tiny_target, tmp_path / "model", ignore=ignored))
+def test_end_tokens_that_no_robot_could_be_sent_are_refused_before_weights_are_read(folder: Path, stops: Any) -> None:
     (folder / "model.safetensors").write_bytes(b"no weights")
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": stops}))
     sentence = "names 71 tokens that end an answer, robots take 64 at most; shorten eos_token_id"
@@ -79,8 +64,7 @@ def test_end_tokens_that_no_robot_could_be_sent_are_refused_before_weights_are_r
         load_vlm(folder)
 
 
-def test_an_end_token_that_the_tokenizer_does_not_have_ends_nothing(tiny_target: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(tiny_target, tmp_path / "model"))
+def test_an_end_token_that_the_tokenizer_does_not_have_ends_nothing(folder: Path) -> None:
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, 151643, -1]}))
     vlm = load_vlm(folder)
     assert vlm.eos == (3, vlm.tokenizer.eos_token_id)
@@ -100,10 +84,9 @@ def test_only_what_changes_answers_is_reported(tmp_path: Path) -> None:
         asked_processors(tmp_path)
 
 
-def test_an_old_checkpoint_asks_in_its_config(tiny_target: Path, tmp_path: Path) -> None:
+def test_an_old_checkpoint_asks_in_its_config(folder: Path) -> None:
     """As transformers reads it: the whole model's settings, and the decoder's where those have none."""
-    ignored = shutil.ignore_patterns("generation_config.json")
-    folder = Path(shutil.copytree(tiny_target, tmp_path / "model", ignore=ignored))
+    (folder / "generation_config.json").unlink()
     path, decoder = folder / "config.json", {"repetition_penalty": 1.2}
     config = json.loads(path.read_text())
     config["text_config"] |= decoder
@@ -124,16 +107,12 @@ def test_an_old_checkpoint_asks_in_its_config(tiny_target: Path, tmp_path: Path)
     ("asked", "named"),
     [
         ({"no_repeat_ngram_size": 3}, "asks for no_repeat_ngram_size=3, which cannot be applied here; with generation"),
-        ({"bad_words_ids": [[5]], "repetition_penalty": 1.05}, "asks for bad_words_ids=[[5]], which"),
         ({"suppress_tokens": list(range(99))}, "suppress_tokens=[0, 1, 2"),
         ({"num_beams": 4, "min_new_tokens": 2}, "asks for min_new_tokens=2, num_beams=4, which"),
-        ({"stop_strings": ["\n"]}, "asks for stop_strings="),
         ({"repetition_penalty": 0}, "repetition_penalty is 0, no number from 0.01 to 100; correct it, or load"),
-        ({"repetition_penalty": -1.5}, "repetition_penalty is -1.5, no number"),
         ({"repetition_penalty": 1e9}, "repetition_penalty is 1000000000.0, no number"),
         ({"repetition_penalty": float("nan")}, "repetition_penalty is nan, no number"),
         ({"repetition_penalty": "1.05"}, "repetition_penalty is '1.05', no number"),
-        ({"repetition_penalty": [1.05]}, "repetition_penalty is [1.05], no number"),
     ],
 )
 def test_what_cannot_be_applied_is_refused_by_name(tmp_path: Path, asked: dict[str, object], named: str) -> None:
@@ -147,12 +126,9 @@ def test_what_cannot_be_applied_is_refused_by_name(tmp_path: Path, asked: dict[s
 @pytest.mark.parametrize(
     ("asked", "penalty"),
     [
-        ({}, 1.0),
         ({"repetition_penalty": None, "bad_words_ids": [], "num_beams": 1, "max_length": 20}, 1.0),
-        ({"repetition_penalty": 1}, 1.0),
         ({"repetition_penalty": 2}, 2.0),
-        ({"repetition_penalty": 1.05, "do_sample": True, "min_p": 0.1}, 1.05),
-        ({"repetition_penalty": 0.9}, 0.9),
+        ({"repetition_penalty": 0.9, "do_sample": True, "min_p": 0.1}, 0.9),
     ],
 )
 def test_the_repetition_penalty_is_read(tmp_path: Path, asked: dict[str, object], penalty: float) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +22,8 @@ from speculation.vlm.forward import (
 )
 from speculation.vlm.inputs import Inputs, prepare
 from speculation.vlm.model import Vlm
-from tests.models import frame, scratch_inputs, scratch_logits
+from tests.models import frame, scratch_logits
+from tests.speculation.trees import trees
 
 EXACT = 1e-9
 PROMPTS = ("find the silver bottle", "go to the red chair and then look for a ball", "stop")
@@ -34,14 +34,6 @@ def steps(target: Vlm) -> list[Inputs]:
     """Three steps of different prompt lengths and image sizes."""
     frames = (frame(0), np.zeros((84, 28, 3), np.uint8) + 200, frame(2, 112))
     return [prepare(target, prompt, image) for prompt, image in zip(PROMPTS, frames, strict=True)]
-
-
-@st.composite
-def drafts(draw: st.DrawFn, most: int = 8) -> tuple[list[int], list[int]]:
-    """Tokens and parents of a random draft tree."""
-    count = draw(st.integers(0, most))
-    tokens = [draw(st.integers(0, 300)) for _ in range(count)]
-    return tokens, [draw(st.integers(-1, node - 1)) for node in range(count)]
 
 
 def path_to(parents: list[int], node: int) -> list[int]:
@@ -58,18 +50,8 @@ def expect_tree(
         np.testing.assert_allclose(logits[node + 1], expected, rtol=0, atol=EXACT)
 
 
-def test_prefill_returns_the_root_and_its_forward_is_exact(target: Vlm, steps: list[Inputs]) -> None:
-    for inputs in steps:
-        cache = KVCache(target, 1, 64)
-        root = prefill(target, cache, 0, inputs)
-        assert root == inputs.ids[-1]
-        assert (cache.length, cache.used, cache.delta) == ([len(inputs.ids) - 1], [len(inputs.ids) - 1], [inputs.delta])
-        (logits,) = forward(target, cache, [draft_chunk(cache, 0, root, [], [])])
-        np.testing.assert_allclose(logits, scratch_logits(target, inputs), rtol=0, atol=EXACT)
-
-
 @settings(max_examples=15, deadline=None)
-@given(batch=st.lists(drafts(), min_size=1, max_size=3), order=st.permutations(range(3)), data=st.data())
+@given(batch=st.lists(trees(), min_size=1, max_size=3), order=st.permutations(range(3)), data=st.data())
 def test_ragged_tree_batches_are_exact_round_after_round(
     target: Vlm, steps: list[Inputs], batch: list[tuple[list[int], list[int]]], order: list[int], data: st.DataObject
 ) -> None:
@@ -133,7 +115,7 @@ def test_a_prompt_in_any_chunks_beside_any_rows_is_as_whole(
     verified = 0
     while verified < 3:
         chunks: list[Chunk | PrefillChunk] = []
-        trees = {}
+        drafts = {}
         for index in data.draw(st.lists(st.sampled_from(range(3)), min_size=1, max_size=3, unique=True)):
             row, inputs = rows[index], steps[index]
             left = len(inputs.ids) - 1 - cache.length[row]
@@ -141,25 +123,15 @@ def test_a_prompt_in_any_chunks_beside_any_rows_is_as_whole(
                 size = data.draw(st.one_of(st.integers(1, left), st.just(left)))
                 chunks.append(next_chunk(target, cache, row, inputs, features[index], size))
             else:
-                trees[len(chunks)] = index, *data.draw(drafts(4))
-                chunks.append(draft_chunk(cache, row, int(inputs.ids[-1]), *trees[len(chunks)][1:]))
+                drafts[len(chunks)] = index, *data.draw(trees(most=4))
+                chunks.append(draft_chunk(cache, row, int(inputs.ids[-1]), *drafts[len(chunks)][1:]))
         *_, last = forward_layers(target, cache, chunks)
-        for place, (index, tokens, parents) in trees.items():
+        for place, (index, tokens, parents) in drafts.items():
             logits = to_numpy(final_logits(target, last.hidden[place]))
             expect_tree(target, steps[index], [], tokens, parents, logits)
             cache.truncate(rows[index], cache.length[rows[index]])
             verified += 1
     assert all(cache.used[row] == cache.length[row] for row in rows)
-
-
-def test_a_chunk_comes_behind_a_prefix_alone(target: Vlm, steps: list[Inputs]) -> None:
-    cache = KVCache(target, 1, 64)
-    root = prefill(target, cache, 0, steps[0])
-    forward(target, cache, [draft_chunk(cache, 0, root, [7], [-1])])
-    tokens = np.array([8, 9])
-    chunk = PrefillChunk(0, tokens, np.zeros((3, 2), dtype=np.int64), tokens[:0])
-    with pytest.raises(ValueError, match="row 0 holds 2 uncommitted tokens, no prefix may follow them"):
-        list(forward_layers(target, cache, [chunk]))
 
 
 def test_abandoned_pass_changes_nothing(target: Vlm, steps: list[Inputs]) -> None:
@@ -173,17 +145,3 @@ def test_abandoned_pass_changes_nothing(target: Vlm, steps: list[Inputs]) -> Non
     assert (cache.length[0], cache.used[0]) == before
     (logits,) = forward(target, cache, [draft_chunk(cache, 0, root, [9], [-1])])
     np.testing.assert_allclose(logits, scratch_logits(target, steps[0], [9]), rtol=0, atol=EXACT)
-
-
-def test_layer_outputs_are_hidden_states(target: Vlm, steps: list[Inputs]) -> None:
-    """What comes out after layer i, normed and headed, is an exit at transformers' hidden_states[i + 1]."""
-    cache = KVCache(target, 1, 64)
-    root = prefill(target, cache, 0, steps[0])
-    outputs = list(forward_layers(target, cache, [draft_chunk(cache, 0, root, [7, 8], [-1, 0])]))
-    reference = target.model(
-        **scratch_inputs(target, steps[0], [7, 8]), use_cache=False, output_hidden_states=True
-    ).hidden_states
-    assert [output.layer for output in outputs] == list(range(target.num_layers))
-    for output in outputs[:-1]:
-        expected = final_logits(target, reference[output.layer + 1][0, -3:])
-        torch.testing.assert_close(final_logits(target, output.hidden[0]), expected, rtol=0, atol=EXACT)

@@ -24,16 +24,10 @@ from speculation.vlm.inputs import prepare
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
 from tests.models import frame, tiny_model, tiny_text_model
+from tests.speculation.trees import trees
 
 EXACT = 1e-9
 Tree = tuple[list[int], list[int]]
-
-
-@st.composite
-def trees(draw: st.DrawFn) -> Tree:
-    """Tokens and parents of a draft."""
-    count = draw(st.integers(0, 8))
-    return [draw(st.integers(0, 300)) for _ in range(count)], [draw(st.integers(-1, node - 1)) for node in range(count)]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +40,7 @@ def caches(target: Vlm) -> tuple[KVCache, KVCache, PassGraphs]:
     return plain, graphed, PassGraphs(target, graphed, [1])
 
 
-@settings(max_examples=30)
+@settings(max_examples=25)
 @given(batch=st.dictionaries(st.integers(0, 3), trees(), min_size=1))
 def test_padded_forwards_of_trees_equal_those_of_their_own_shape(
     target: Vlm, caches: tuple[KVCache, KVCache, PassGraphs], batch: dict[int, Tree]
@@ -90,7 +84,7 @@ class Unpadded(PassGraphs):
         return rows, width, blocks, scratch
 
 
-@settings(max_examples=30)
+@settings(max_examples=25)
 @given(batch=st.dictionaries(st.integers(0, 3), trees(), min_size=1))
 def test_what_is_padded_changes_no_bit(
     target: Vlm, caches: tuple[KVCache, KVCache, PassGraphs], batch: dict[int, Tree]
@@ -167,12 +161,12 @@ def test_captured_forwards_equal_those_that_are_not(tiny_target: Path) -> None:
         prefill(vlm, cache, row, prepare(vlm, "find the ball", frame(row)))
     graphs = PassGraphs(vlm, graphed, [1])
     assert graphs._operations is not PLAIN
-    for trees in ([([5, 6, 7], [-1, 0, 0])], [([5], [-1]), ([8, 9, 10], [-1, 0, 1])], [([], []), ([1], [-1])]):
+    for batch in ([([5, 6, 7], [-1, 0, 0])], [([5], [-1]), ([8, 9, 10], [-1, 0, 1])], [([], []), ([1], [-1])]):
         found = []
         for cache, own in ((plain, None), (graphed, graphs)):
-            chunks = [draft_chunk(cache, row, 7, *tree) for row, tree in enumerate(trees)]
+            chunks = [draft_chunk(cache, row, 7, *tree) for row, tree in enumerate(batch)]
             found.append(np.concatenate(forward(vlm, cache, chunks, graphs=own)))
-            for row in range(len(trees)):
+            for row in range(len(batch)):
                 cache.truncate(row, cache.length[row])
         np.testing.assert_allclose(found[1], found[0], rtol=0, atol=1e-3)
     assert graphs._captures, "nothing fell back"

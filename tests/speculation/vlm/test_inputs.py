@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import numpy.typing as npt
 import pytest
-from PIL import Image
 
 from speculation.language.prompts import IMAGE_MARK, conversation
 from speculation.vlm.inputs import prepare
 from speculation.vlm.model import Vlm
 from tests.models import frame
-
-
-def jpeg(pixels: npt.NDArray[np.uint8]) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "JPEG", quality=95)
-    return buffer.getvalue()
+from tests.speculation.pictures import jpeg
 
 
 def test_prompt_is_chat_with_one_image(target: Vlm) -> None:
@@ -36,7 +28,6 @@ def test_prompt_is_chat_with_one_image(target: Vlm) -> None:
 @pytest.mark.parametrize(
     "pixels",
     [
-        np.zeros((56, 56), np.uint8),
         np.zeros((56, 56, 4), np.uint8),
         np.zeros((56, 56, 3)),
         np.zeros((0, 5, 3), np.uint8),

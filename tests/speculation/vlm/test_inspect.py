@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -58,15 +57,16 @@ def test_a_chat_that_thinks_without_its_tokens_is_refused(tmp_path: Path) -> Non
             read(folder)
 
 
-def test_command_line(tiny_target: Path, tiny_draft: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line(
+    tiny_target: Path, tiny_draft: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["inspect", str(tiny_target), str(tiny_draft)]) == 0
     shown = capsys.readouterr().out
     assert "they can be target and draft" in shown and "qwen2_vl, sees images" in shown and "weights, nf4" in shown
     assert main(["inspect", str(tiny_target), str(tiny_target)]) == 1
-    refused = Path(shutil.copytree(tiny_target, tmp_path / "refused"))
-    (refused / "generation_config.json").write_text(json.dumps({"no_repeat_ngram_size": 3}))
+    (folder / "generation_config.json").write_text(json.dumps({"no_repeat_ngram_size": 3}))
     capsys.readouterr()
-    for arguments in ([str(tmp_path)], [str(refused)], ["a", "b", "c"], ["nobody/nothing"]):
+    for arguments in ([str(tmp_path)], [str(folder)], ["a", "b", "c"], ["nobody/nothing"]):
         assert main(["inspect", *arguments]) == 2
         error = capsys.readouterr().err
         assert error.startswith("speculation.vlm: ")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
 from speculation.frames import decode_jpeg, jpeg_size
@@ -19,6 +17,7 @@ from speculation.vlm.frame_size import _enough, fit, reduced
 from speculation.vlm.model import Vlm
 from speculation.vlm.processing import CHAT_TEMPLATE, Processor, build_processor
 from tests.models import frame
+from tests.speculation.pictures import jpeg
 
 
 def qwen(processor: Processor) -> QwenFrames:
@@ -39,17 +38,13 @@ def test_processor_survives_its_folder(target: Vlm, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("size", [28, 56, 112])
-def test_patchify_equals_the_processor(target: Vlm, size: int) -> None:
-    processor = qwen(build_processor(target.tokenizer, size))
-    frames = np.stack([frame(seed, size) for seed in range(3)])
+def test_patchify_equals_the_processor(target: Vlm) -> None:
+    processor = qwen(build_processor(target.tokenizer, 112))
+    frames = np.stack([frame(seed, 112) for seed in range(3)])
     pixels, grid = processor.patchify(frames)
     each = [processor.encode(one) for one in frames]
     np.testing.assert_array_equal(pixels, np.concatenate([values for values, _ in each]))
     assert [grid] * 3 == [one_grid for _, one_grid in each]
-
-
-def test_patchify_refuses_frames_that_need_a_resize(target: Vlm) -> None:
     with pytest.raises(ValueError, match=r"need a resize to \(56, 56\) first"):
         qwen(target.processor).patchify(np.zeros((1, 60, 60, 3), dtype=np.uint8))
 
@@ -92,12 +87,10 @@ def test_grids_are_those_of_transformers_own_processor(
 
 
 def picture(height: int, width: int) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(frame(3, max(height, width))[:height, :width]).save(buffer, "JPEG", quality=95)
-    return buffer.getvalue()
+    return jpeg(frame(3, max(height, width))[:height, :width])
 
 
-@pytest.mark.parametrize("size", [(1080, 1920), (720, 1280), (480, 640), (300, 300), (640, 480), (225, 224)])
+@pytest.mark.parametrize("size", [(1080, 1920), (640, 480), (225, 224)])
 def test_of_a_reduced_frame_the_processor_has_nothing_to_resize(
     target: Vlm, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

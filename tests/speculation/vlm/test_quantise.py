@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -21,14 +20,14 @@ from speculation.vlm.memory import loaded_bytes, weight_bytes
 from speculation.vlm.model import Vlm
 from speculation.vlm.settings import Quantisation
 from tests.models import frame
+from tests.speculation.files import edit
 
 PACKAGE = {Quantisation.INT8_WEIGHT_ONLY: "torchao"}
 ROUNDED = [each for each in Quantisation if each is not Quantisation.NONE]
 
 
 def load(folder: Path, quantisation: Quantisation) -> Vlm:
-    if quantisation is not Quantisation.NONE:
-        pytest.importorskip(PACKAGE.get(quantisation, "bitsandbytes"))
+    pytest.importorskip(PACKAGE.get(quantisation, "bitsandbytes"))
     return load_vlm(folder, quantisation=quantisation.value)
 
 
@@ -39,9 +38,14 @@ def logits(vlm: Vlm, tokens: list[int]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("quantisation", ROUNDED)
-def test_rounded_model_is_smaller_near_and_another(tiny_target: Path, quantisation: Quantisation) -> None:
+def test_a_rounded_model_is_smaller_near_and_another_and_verifies_its_own_words(
+    tiny_target: Path, quantisation: Quantisation
+) -> None:
+    """One token at a time or all at once: a model that rounds weights alone gives the same logits."""
     vlm, whole = load(tiny_target, quantisation), load_vlm(tiny_target)
     assert loaded_bytes(vlm.model) < 0.8 * loaded_bytes(whole.model)
+    predicted = weight_bytes(stored_tensors(weight_files(tiny_target)), "float32", quantisation)
+    assert predicted == pytest.approx(loaded_bytes(vlm.model), rel=0.03), "what it takes is known before it is loaded"
     assert vlm.fingerprint == folder_fingerprint(tiny_target, quantisation.value) != whole.fingerprint
     assert vlm.tokenizer_fingerprint == whole.tokenizer_fingerprint
     assert (vlm.quantisation, vlm.dtype) == (quantisation.value, torch.float32)
@@ -49,35 +53,15 @@ def test_rounded_model_is_smaller_near_and_another(tiny_target: Path, quantisati
     correlation = np.corrcoef(mine.ravel(), expected.ravel())[0, 1]
     assert correlation > 0.9
     assert not np.array_equal(mine, expected)
-
-
-@pytest.mark.parametrize("quantisation", list(Quantisation))
-def test_memory_is_known_before_loading(tiny_target: Path, quantisation: Quantisation) -> None:
-    predicted = weight_bytes(stored_tensors(weight_files(tiny_target)), "float32", quantisation)
-    assert predicted == pytest.approx(loaded_bytes(load(tiny_target, quantisation).model), rel=0.03)
-
-
-@pytest.mark.parametrize("quantisation", ROUNDED)
-def test_a_rounded_target_verifies_its_own_words(tiny_target: Path, quantisation: Quantisation) -> None:
-    """One token at a time or all at once: a model that rounds weights alone gives the same logits."""
-    vlm = load(tiny_target, quantisation)
-    together = logits(vlm, [7, 8, 9])
-    for count in range(4):
-        np.testing.assert_allclose(logits(vlm, [7, 8, 9][:count])[-1], together[count], rtol=0, atol=1e-4)
-
-
-@pytest.fixture
-def folder(tiny_target: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(tiny_target, tmp_path / "model"))
+    for count in range(3):
+        np.testing.assert_allclose(logits(vlm, [7, 8, 9][:count])[-1], mine[count], rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("method", ["awq", "gptq", "torchao"])
 def test_stored_quantisation_needs_its_packages_and_no_other(
     folder: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": method, "bits": 4}
-    (folder / "config.json").write_text(json.dumps(config))
+    edit(folder / "config.json", quantization_config={"quant_method": method, "bits": 4})
     monkeypatch.setitem(quantise.STORED_PACKAGES, method, ("no_such_package",))
     with pytest.raises(
         ModelFolderError, match=rf"quantised \({method}\), which needs no_such_package: pip .*, or take the orig"
@@ -89,9 +73,7 @@ def test_stored_quantisation_needs_its_packages_and_no_other(
 
 @pytest.mark.parametrize("method", ["fp8", "compressed-tensors", "hqq", ""])
 def test_what_is_stored_in_a_way_that_is_not_read_is_refused_before_its_weights(folder: Path, method: str) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": method, "bits": 4} if method else {"bits": 4}
-    (folder / "config.json").write_text(json.dumps(config))
+    edit(folder / "config.json", quantization_config={"quant_method": method} if method else {"bits": 4})
     (folder / "model.safetensors").write_bytes(b"no weights")
     with pytest.raises(
         ModelFolderError, match=f"by '{method or 'unknown'}', read are awq, gptq, bitsandbytes, torchao;"

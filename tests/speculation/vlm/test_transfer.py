@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -23,6 +23,7 @@ PARTS = st.dictionaries(
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=40)
 @given(parts=PARTS)
 def test_parts_arrive_as_they_are(device: str, parts: dict[str, Array]) -> None:
     found = upload(parts, torch.device(device))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from pathlib import Path
@@ -42,6 +41,8 @@ from speculation.vlm.settings import Quantisation
 from speculation.wire import MAX_FRAMES, Sight
 from tests.models import scratch_logits
 from tests.published_tiles import LAYOUTS, TOKENS_PER_TILE, published_tiles
+from tests.speculation.files import edit
+from tests.speculation.pictures import jpeg
 
 EXACT = 1e-9
 NAMES = tuple(LAYOUTS)
@@ -58,12 +59,6 @@ def pixels(height: int, width: int, seed: int = 3) -> npt.NDArray[np.uint8]:
 
 FRAME = pixels(90, 170)
 WIDE = pixels(40, 150, 4)
-
-
-def jpeg(picture: npt.NDArray[np.uint8]) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(picture).save(buffer, "JPEG")
-    return buffer.getvalue()
 
 
 def tiles_of(vlm: Vlm) -> TileFrames:
@@ -95,10 +90,6 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return published_tiles(tmp_path / "own", request.param)
 
 
-def edit(path: Path, **values: Any) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | values), encoding="utf-8")
-
-
 # --- folders
 
 
@@ -113,7 +104,7 @@ def test_all_published_weights_are_read(folders: dict[str, Path], models: dict[s
     assert vlm.num_layers == layout.layers and vlm.eos == (vlm.tokenizer.eos_token_id,)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_files_of_transformers_5_say_the_same(models: dict[str, Vlm], tmp_path: Path, name: str) -> None:
     newer = published_tiles(tmp_path / name, name, newer=True)
     assert not (newer / "preprocessor_config.json").exists() and not (newer / "chat_template.json").exists()
@@ -162,11 +153,9 @@ def rendered(vlm: Vlm, counts: list[tuple[int, int, int]]) -> str:
 ODD = {
     "flat": pixels(1, 1000),
     "high": pixels(1000, 1),
-    "tiny": pixels(3, 3),
     "one pixel": pixels(1, 1),
     "grey": decode_jpeg(jpeg(pixels(60, 80)[..., 0])),
-    "black": np.zeros((64, 64, 3), np.uint8),
-    "huge": np.full((3000, 5000, 3), 128, np.uint8),
+    "huge": np.full((2000, 3000, 3), 128, np.uint8),
 }
 
 
@@ -192,7 +181,7 @@ def test_any_frame_is_prepared_as_by_transformers_own_processor(vlm: Vlm, odd: s
     assert seen is not None and len(seen.features) == TOKENS_PER_TILE * len(expected)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(height=st.integers(1, 600), width=st.integers(1, 600), bound=st.sampled_from([0, 20_000, 70_000, 200_000]),
        longest=st.sampled_from([0, 100, 336, 500]))  # fmt: skip
 @example(height=1, width=600, bound=0, longest=5000)
@@ -218,14 +207,11 @@ def test_the_tokens_of_a_frame_are_known_from_its_size(
             assert (grid[0] - (grid[0] > 1)) * frames.side**2 <= bound
 
 
-@pytest.mark.parametrize("images", [0, 1, 2, MAX_FRAMES])
+@pytest.mark.parametrize("images", [0, MAX_FRAMES])
 def test_a_chat_has_a_place_for_each_frame_and_keeps_the_words(vlm: Vlm, images: int) -> None:
     inputs = prepare(vlm, PROMPT, [FRAME, WIDE, FRAME, WIDE][:images] or None)
     text = vlm.tokenizer.decode(inputs.ids)
     assert text == rendered(vlm, list(inputs.grids)) and PROMPT in text and len(inputs.grids) == images
-
-
-def test_an_instruction_with_a_place_for_an_image_is_refused(vlm: Vlm) -> None:
     with pytest.raises(ValueError, match="contains the special token"):
         prepare(vlm, f"find {tiles_of(vlm).place}", FRAME)
 
@@ -234,7 +220,7 @@ def test_robots_send_frames_as_they_are(vlm: Vlm) -> None:
     """No smaller frame gives the same tiles, and what is said of it to robots is within the wire's bounds."""
     sight = Sight(MAX_FRAMES, *tiles_of(vlm).resize_rule)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(sight), type=Sight) == sight
-    for picture in (FRAME, pixels(4096, 4096), *(ODD[name] for name in ("flat", "high", "tiny"))):
+    for picture in (FRAME, pixels(4096, 4096), *(ODD[name] for name in ("flat", "high", "one pixel"))):
         sent = jpeg(picture)
         assert as_sent(vlm, sent) is sent
 
@@ -258,7 +244,6 @@ def test_bounds_that_no_tiles_fit_are_refused(folders: dict[str, Path], name: st
 @pytest.mark.parametrize(
     ("name", "file", "values", "sentence"),
     [
-        (0, "processor_config.json", {"image_seq_length": 256}, "is 256, by config.json a tile takes 4"),
         (1, "processor_config.json", {"image_seq_len": 64}, "is 64, by config.json a tile takes 4"),
         (0, "preprocessor_config.json", {"size": {"height": 448, "width": 448}}, "image_size in config.json is 56"),
         (1, "preprocessor_config.json", {"max_image_size": {"longest_edge": 364}}, "image_size in config.json is 84"),
@@ -271,8 +256,6 @@ def test_bounds_that_no_tiles_fit_are_refused(folders: dict[str, Path], name: st
             {"text_config": {"model_type": "gpt_oss"}},
             "a decoder of type 'gpt_oss'; known are qwen3, ",
         ),
-        (1, "config.json", {"text_config": {"model_type": "mistral"}}, "decoder of type 'mistral'; known are llama"),
-        (1, "config.json", {"image_token_id": 5}, "image_token_id in config.json is not the tokenizer's"),
         (1, "config.json", {"scale_factor": "three"}, "scale_factor"),
     ],
 )
@@ -298,7 +281,7 @@ def expect(vlm: Vlm, inputs: Inputs, logits: npt.NDArray[np.floating], tolerance
 @pytest.mark.parametrize("name", NAMES)
 def test_whole_prompts_of_any_frames_are_transformers_own(models: dict[str, Vlm], name: str) -> None:
     vlm = models[name]
-    for images in (FRAME, [WIDE, FRAME], pixels(3, 3), None):
+    for images in ([WIDE, FRAME], pixels(3, 3)):
         inputs, cache = prepare(vlm, PROMPT, images), KVCache(vlm, 1, CAPACITY)
         root = prefill(vlm, cache, 0, inputs)
         (logits,) = forward(vlm, cache, [draft_chunk(cache, 0, root, *TREE)])
