@@ -47,12 +47,6 @@ def test_it_goes_down_one_at_a_time_once_work_is_gone() -> None:
     assert run(scaler, 8, 0.0, 200, 200.0) == (1, 7)
 
 
-def test_a_peak_that_passes_changes_nothing() -> None:
-    scaler = Scaler(Scaling(1, 4, up_s=5.0))
-    for now in range(100):
-        assert scaler.wanted(1, 3.0 if now % 5 else 0.5, 0.0, float(now)) == 1
-
-
 def test_broken_promises_ask_for_one_more() -> None:
     scaler = Scaler(Scaling(1, 4, up_s=0.0))
     assert scaler.wanted(1, 0.1, 0.04, 0.0) == 1
