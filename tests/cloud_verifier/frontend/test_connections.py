@@ -68,12 +68,3 @@ def test_a_clients_connections_are_found_and_so_are_those_whose_key_is_not_known
         table.close(connection.fd)
     assert table.ended == [first.peer], "nobody knows of one that has sent nothing"
     assert Connections(1000, number=4).accept(1).peer != first.peer, "another frontend's peers have other names"
-
-
-def test_fewer_may_be_without_a_session_where_few_descriptors_are() -> None:
-    table = Connections(1000, most_sessionless=2)
-    for fd in range(5):
-        table.accept(fd)
-    assert [(each.fd, why) for each, why in table.unwanted()] == [
-        (fd, "2 others have no session either") for fd in (0, 1, 2)
-    ]
