@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.cluster.directory import SETTLED_S, SILENT_S, Directory, Phase, Status
@@ -64,6 +64,7 @@ def test_robots_that_were_just_sent_count_before_the_replica_reports_them() -> N
     assert chosen(directory, "z", SETTLED_S + 0.1) == "a"
 
 
+@settings(max_examples=50)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(0, 40))
 def test_none_gets_more_robots_than_it_takes_and_all_that_fit_get_in(rooms: list[int], robots: int) -> None:
     directory = known(*(status(f"replica {number}", session_places=room) for number, room in enumerate(rooms)))
@@ -92,6 +93,7 @@ def test_robots_with_one_prompt_gather_where_there_is_room() -> None:
     assert homes(b"prompt") == homes(b"")[:1] * 4
 
 
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 12)), min_size=1, max_size=5))
 def test_what_is_too_many_on_some_has_room_on_others(replicas: list[tuple[int, int]]) -> None:
     directory = known(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.frontend.connections import MOST_SESSIONLESS, SESSIONLESS_BYTES, SESSIONLESS_S, Connections
@@ -11,6 +11,7 @@ from cloud_verifier.frontend.connections import MOST_SESSIONLESS, SESSIONLESS_BY
 A, B, GIVEN = b"rex", b"fido", b"\0\0\0\0\1"
 
 
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from("acd"), st.integers(1, 3), st.sampled_from([A, B, GIVEN])), max_size=60))
 def test_no_peer_is_ever_two_connections(events: list[tuple[str, int, bytes]]) -> None:
     """Whatever is accepted, closed and delivered: a peer has one descriptor and one routing id, for good."""

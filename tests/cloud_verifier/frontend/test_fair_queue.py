@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.frontend.fair_queue import Inboxes
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 40)), min_size=60, max_size=120),
     st.lists(st.integers(0, 3), min_size=4, max_size=4),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.frontend.messages import Arrived, FromFrontend, ToFrontend
 from cloud_verifier.frontend.pipe import Pipe
 
 
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 400_000), max_size=12), st.randoms(use_true_random=False))
 def test_messages_arrive_whole_and_in_order(sizes: list[int], rng: object) -> None:
     """Sizes far below and above what the stream takes at once; both sides take turns as it comes."""
