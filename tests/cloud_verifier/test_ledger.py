@@ -70,7 +70,7 @@ class ErraticEdge:
         self._line.draft(start, tokens[:60], parents[:60])
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 10**6),
     slope=st.floats(0.0, 0.175),
@@ -202,7 +202,7 @@ def drafting() -> Scheduler:
     return Scheduler(MODEL, costs=Costs(drafts=DraftCosts()))
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 10**6),
     slope=st.floats(0.0, 0.175),
