@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from pathlib import Path
+
+import msgspec
 
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.machine import Machine
@@ -11,7 +14,7 @@ from cloud_verifier.server import Server
 from speculation import wire
 from speculation.profiles import RAW, DeviceProfile
 from speculation.trace import Trace
-from speculation.wire import BeginStep, Commit, Draft, Fault, FaultCode, Hello, Welcome
+from speculation.wire import BeginStep, Busy, Commit, Draft, Fault, FaultCode, Hello, Idle, Ping, Welcome
 from tests.cloud_verifier.fake_target import VOCABULARY, FakeEngine, FakeSelfDraft
 
 CONFIG = ServerConfig.of(Path("model"), max_sessions=2, early_rate=1000.0)
@@ -104,10 +107,75 @@ class Bench:
         self.turns()
         return self.received(peer)[before:]
 
+    def with_robots(self, *peers: bytes) -> Bench:
+        """Return itself, once these have a session each."""
+        for peer in peers:
+            self.welcome(peer)
+        return self
+
     def welcome(self, peer: bytes, hello: Hello = HELLO) -> Welcome:
         answers = self.ask(peer, hello)
         assert len(answers) == 1 and isinstance(answers[0], Welcome)
         return answers[0]
+
+
+class Robot:
+    """Asks one question again and again, checks every token, obeys Busy, and begins again where it stood.
+
+    With `dice` it drafts, right and wrong, and is silent for a while now and then; without, the verifier decodes.
+    """
+
+    def __init__(
+        self, bench: Bench, name: str, question: BeginStep, truth: list[int], dice: random.Random | None = None,
+        hello: Hello = HELLO,
+    ) -> None:  # fmt: skip
+        self.bench, self.peer, self.truth = bench, name.encode(), truth
+        self._question, self._dice = question, dice
+        self.answer: list[int] = []
+        self.answers = self.tokens = self.refused = self.evicted = 0
+        self._step, self._round, self._read = 1, 0, 0
+        self._begun, self._at = False, 0.0
+        bench.send(self.peer, hello)
+
+    def turn(self) -> None:
+        """Take what came, and send what is due."""
+        now, sent = self.bench.post.now, self.bench.post.sent
+        new, self._read = sent[self._read :], len(sent)
+        for message in (message for _, who, message in new if who == self.peer):
+            self._take(message, now)
+        if now >= self._at:
+            self.bench.send(self.peer, self._next())
+            dice = self._dice
+            pause = 1.0 if dice is None else dice.random() * (8.0 if dice.random() < 0.1 else 0.2)
+            self._at = max(self._at, now + pause)
+
+    def _take(self, message: wire.AnyMessage, now: float) -> None:
+        if isinstance(message, Commit) and message.step == self._step:
+            assert message.start <= len(self.answer)
+            self.answer = [*self.answer[: message.start], *message.tokens]
+            assert self.answer == self.truth[: len(self.answer)]
+            self.tokens += len(message.tokens) if message.passes else 0
+            if message.done:
+                assert self.answer == self.truth
+                self.answers, self._step = self.answers + 1, self._step + 1
+                self.answer, self._begun, self._at = [], False, now
+        elif isinstance(message, Busy):
+            self.refused, self._begun, self._at = self.refused + 1, False, now + message.retry_after_s
+        elif isinstance(message, Fault):
+            assert message.code is FaultCode.NO_SESSION, message
+            self.evicted, self._begun = self.evicted + 1, False
+
+    def _next(self) -> wire.AnyMessage:
+        if not self._begun:
+            self._begun = True
+            idle = Idle.DECODE if self._dice is None else self._dice.choice([Idle.WAIT, Idle.WAIT, Idle.DECODE])
+            return msgspec.structs.replace(self._question, step=self._step, committed=self.answer, idle=idle)
+        if self._dice is None:
+            return Ping(1)
+        self._round += 1
+        right = self.truth[len(self.answer) :][: self._dice.randrange(4)]
+        digest = wire.extend_digest(wire.begin_digest(self._question.prompt, self._question.jpeg), self.answer)
+        return Draft(self._step, self._round, len(self.answer), digest, [*right, self._dice.randrange(VOCABULARY)])
 
 
 def begin(step: int = 1, prompt: str = "long", **fields: object) -> BeginStep:

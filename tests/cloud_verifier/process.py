@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import zmq
 
 from speculation import wire
@@ -33,10 +32,6 @@ PATIENCE_MS = 60_000
 
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "cloud_verifier", *arguments]
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), cwd=ROOT_FOLDER, capture_output=True, text=True, timeout=120)
 
 
 @dataclass
@@ -138,15 +133,10 @@ def make_target(tiny_target: Path, place: Path) -> Target:
     heads = ExitHeads(vlm, (1, 2), rank=4)
     heads.set_reliability({layer: Reliability((0.0, 1.0), (0.5,)) for layer in heads.layers})
     heads.save(folder.parent / "exits")
-    truths = []
-    for number, prompt in enumerate(PROMPTS):
-        session = VlmSession(vlm, 160)
-        session.begin(prompt, jpeg(number))
-        answer: list[int] = []
-        while len(answer) < ANSWER and (not answer or answer[-1] not in vlm.eos):
-            answer.append(int(np.argmax(session.root_logits())))
-            session.commit((), answer[-1])
-        truths.append(answer)
+    session = VlmSession(vlm, 160)
+    truths = [
+        [token for token, _ in session.greedy(prompt, jpeg(number), ANSWER)] for number, prompt in enumerate(PROMPTS)
+    ]
     return Target(folder, Hello(vlm.tokenizer_fingerprint, vlm.vocabulary, vlm.fingerprint), truths)
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from cloud_verifier.config import Limits, Scheduling
-from cloud_verifier.estimator import Costs
 from cloud_verifier.interfaces import LayerVerdicts, Row
 from cloud_verifier.policies import Batch
 from cloud_verifier.scheduler import Scheduler
-from cloud_verifier.server_draft.costs import DraftCosts
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load
 from speculation.sampling import GREEDY, SamplingScheme
-from speculation.wire import BeginStep, Commit, Draft, Idle
-from tests.cloud_verifier.fake_target import FakeEngine, greedy
+from speculation.wire import BeginStep, Commit
+from tests.cloud_verifier.fake_target import FakeEngine
 
 JPEG = b"jpeg"
 
@@ -20,11 +18,10 @@ JPEG = b"jpeg"
 class Bench:
     """A scheduler and a fake engine on a clock that counts calls."""
 
-    def __init__(self, max_draft: int = 64, self_drafts: bool = False, **settings: object) -> None:
+    def __init__(self, max_draft: int = 64, **settings: object) -> None:
         self.engine = FakeEngine()
         scheduling = Scheduling(**settings)  # type: ignore[arg-type]
-        costs = Costs(drafts=DraftCosts() if self_drafts else None)
-        self.scheduler = Scheduler(self.engine.model, scheduling, Limits(max_draft=max_draft), costs)
+        self.scheduler = Scheduler(self.engine.model, scheduling, Limits(max_draft=max_draft))
         self.now = 0.0
 
     def turn(self) -> dict[int, Commit]:
@@ -50,9 +47,9 @@ class Bench:
             step.prefilled(tokens, self.now)
         return self.finish(batch, last)
 
-    def next(self, now: float | None = None) -> Batch:
+    def next(self) -> Batch:
         """Return what the scheduler starts, as the server asks for it."""
-        return self.scheduler.next(self.now if now is None else now)
+        return self.scheduler.next(self.now)
 
     def finish(self, batch: Batch, last: LayerVerdicts) -> dict[int, Commit]:
         commits = {}
@@ -90,20 +87,3 @@ def rows_of(batch: Batch) -> list[Row]:
         if step not in batch.choices
     ]
     return [step.row for step in batch.choices if step.row is not None] + chunks
-
-
-def waiting_bench(**settings: object) -> Bench:
-    """Return a bench whose session 0 has credit, expects drafts after 0.5 s, and waits for one; 1 and 2 are WAIT."""
-    bench = Bench(**settings)  # type: ignore[arg-type]
-    for row in (1, 2):
-        bench.begin(row, idle=Idle.WAIT)
-        bench.turn()
-    truth = greedy("long 0", JPEG, 200)
-    bench.begin(0, idle=Idle.LEDGER, max_tokens=200)
-    bench.turn()
-    commit = bench.turn()[0]
-    for round in (1, 2, 3, 4, 5):
-        end = commit.start + len(commit.tokens)
-        bench.scheduler.offer(0, Draft(1, round, end, commit.digest, truth[end : end + 3]), bench.now + 0.5)
-        commit = bench.turn()[0]
-    return bench

@@ -75,8 +75,7 @@ def test_more_steps_than_the_quota_allows_come_back_when_it_is_paid_off(named: b
 
 
 def test_more_draft_tokens_than_the_quota_allows_end_the_step_until_it_is_paid_off() -> None:
-    bench = Bench(CONFIG.changed(draft_tokens_per_s=1.0))
-    bench.welcome(b"a")
+    bench = Bench(CONFIG.changed(draft_tokens_per_s=1.0)).with_robots(b"a")
     truth = greedy("long", JPEG, 6)
     bench.send(b"a", begin(max_tokens=6))
     committed = tokens_of(bench.ask(b"a", draft([*truth[:2], *[1] * 30])))
@@ -88,14 +87,3 @@ def test_more_draft_tokens_than_the_quota_allows_end_the_step_until_it_is_paid_o
     bench.post.now += still.retry_after_s
     rest = tokens_of(bench.ask(b"a", begin(2, committed=committed, max_tokens=6, idle=Idle.DECODE)))
     assert committed + rest == truth
-
-
-def test_more_bytes_than_the_quota_allows_keep_new_steps_out_only() -> None:
-    bench = Bench(CONFIG.changed(bytes_per_s=20.0))
-    bench.welcome(b"a")
-    truth = greedy("long", JPEG, 3)
-    big = msgspec.structs.replace(begin(max_tokens=3, idle=Idle.DECODE), hints=[[1] * 64] * 8)
-    assert tokens_of(bench.ask(b"a", big)) == truth
-    assert bench.ask(b"a", Ping(1)) == [Pong(1)]
-    (busy,) = bench.ask(b"a", begin(2, max_tokens=3, idle=Idle.DECODE))
-    assert isinstance(busy, Busy) and "(--bytes-per-s)" in busy.message

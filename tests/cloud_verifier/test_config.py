@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -14,21 +13,10 @@ from speculation.settings import fields_of
 from tests.models import tiny_text_model
 
 
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"quantisation": "int3"}, "--quantisation 'int3' is none of"),
-        ({"max_pixels": 5}, "--max-pixels 5 is outside"),
-        ({"dtype": "int4"}, "--dtype 'int4' is none of"),
-    ],
-)
-def test_settings_that_cannot_serve(tiny_target: Path, settings: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(StartError, match=sentence):
-        ServerConfig.of(tiny_target, **settings)
-
-
 def test_target_is_a_folder_or_a_name_and_sees(tiny_target: Path, tmp_path: Path) -> None:
     assert ServerConfig.of(tiny_target).model_folder == tiny_target
+    with pytest.raises(StartError, match="--max-pixels 5 is outside"):
+        ServerConfig.of(tiny_target, max_pixels=5)
     with pytest.raises(StartError, match="--model nobody/nothing: model nobody/nothing does not exist as a folder"):
         _ = ServerConfig.of(Path("nobody/nothing")).model_folder
     blind = tiny_text_model(tmp_path / "blind", layers=1)
@@ -120,7 +108,6 @@ def test_the_settings_file_that_comes_along_names_settings_of_the_verifier(tmp_p
         ("capacities: 1", "unknown setting 'capacities'; did you mean capacity?"),
         ("capacity: lots", "capacity is 'lots', which is no int"),
         ("capacity: 1", "capacity 1 is outside 128 to"),
-        ("allow_plain: perhaps", "allow_plain is 'perhaps', which is no bool"),
         ("dtype: int4", "dtype 'int4' is none of bfloat16"),
         ("- a list", "holds no names with values"),
         ("a: [", "is no YAML"),
@@ -136,15 +123,9 @@ def test_a_wrong_settings_file_is_named_with_what_is_wrong(
     assert printed.startswith(f"cloud_verifier: --config {path}") and sentence in printed
 
 
-@pytest.mark.parametrize(
-    ("text", "size"), [("2GB", 2_000_000_000), ("1.5 gb", 1_500_000_000), ("512M", 512_000_000), ("4096", 4096)]
-)
-def test_memory_is_given_as_people_write_it(text: str, size: int) -> None:
-    assert ServerConfig.of(Path("m"), memory=text).limits.memory_bytes == size
-    assert ServerConfig.of(Path("m")).limits.memory_bytes is None
-
-
-@pytest.mark.parametrize("text", ["", "lots", "-1GB", "0", "2 apples", "1e9"])
-def test_memory_that_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(StartError, match="--memory .* is no size such as 2GB or 512MB"):
-        ServerConfig.of(Path("m"), memory=text)
+def test_memory_is_given_as_people_write_it() -> None:
+    for text, size in (("1.5 gb", 1_500_000_000), ("512M", 512_000_000), ("4096", 4096), (None, None)):
+        assert ServerConfig.of(Path("m"), memory=text).limits.memory_bytes == size
+    for text in ("", "-1GB", "0", "2 apples", "1e9"):
+        with pytest.raises(StartError, match="--memory .* is no size such as 2GB or 512MB"):
+            ServerConfig.of(Path("m"), memory=text)

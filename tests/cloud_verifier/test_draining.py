@@ -10,7 +10,8 @@ from cloud_verifier.draining import SHED
 from cloud_verifier.server import Server
 from cloud_verifier.session_lifecycle import DRAINING
 from cloud_verifier.slo import Standing
-from speculation.wire import BeginStep, Commit, EndStep, Fault, FaultCode, Idle, Redirect, Welcome
+from speculation.profiles import DeviceProfile
+from speculation.wire import BeginStep, EndStep, Fault, FaultCode, Idle, Redirect, Welcome
 from tests.cloud_verifier.bench import CONFIG, HELLO, JPEG, Bench, begin, faults, tokens_of
 
 AWAY = Redirect(reason=DRAINING)
@@ -37,9 +38,7 @@ def draining(seconds: float) -> Bench:
 
 
 def test_a_robot_without_a_step_goes_at_once_and_nobody_is_let_in() -> None:
-    bench = draining(60.0)
-    bench.welcome(b"a")
-    bench.welcome(b"b")
+    bench = draining(60.0).with_robots(b"a", b"b")
     bench.ask(b"b", begin())
     bench.server.drain()
     assert bench.ask(b"a") == [AWAY]
@@ -48,34 +47,10 @@ def test_a_robot_without_a_step_goes_at_once_and_nobody_is_let_in() -> None:
     assert AWAY not in bench.received(b"b")
 
 
-def test_a_robot_in_the_midst_of_an_answer_goes_at_its_end() -> None:
+@pytest.mark.parametrize("seconds", [60.0, 1.0])
+def test_a_robot_amid_an_answer_goes_at_its_end_or_when_it_is_time_and_loses_no_token(seconds: float) -> None:
     truth = tokens_of(Bench().ask(b"a", HELLO, DECODED))
-    bench = draining(60.0)
-    bench.send(b"a", HELLO)
-    bench.send(b"a", DECODED)
-    while not tokens_of(bench.received(b"a")):
-        bench.server.turn()
-    bench.server.drain()
-    bench.server.run()
-    received = bench.received(b"a")
-    assert isinstance(received[-2], Commit) and received[-2].done and received[-1] == AWAY
-    assert tokens_of(received) == truth
-
-
-def test_nobody_waits_for_a_robot_that_is_gone_in_the_midst_of_its_answer() -> None:
-    bench = draining(60.0)
-    bench.welcome(b"a")
-    bench.ask(b"a", begin())
-    bench.post.gone.add(b"a")
-    before = bench.post.now
-    bench.server.drain()
-    bench.server.run()
-    assert bench.post.now - before < 1.0
-
-
-def test_when_it_is_time_it_goes_in_the_midst_and_goes_on_elsewhere_from_what_was_committed() -> None:
-    truth = tokens_of(Bench().ask(b"a", HELLO, DECODED))
-    bench = draining(1.0)
+    bench = draining(seconds)
     bench.send(b"a", HELLO)
     bench.send(b"a", DECODED)
     while len(tokens_of(bench.received(b"a"))) < 2:
@@ -87,11 +62,21 @@ def test_when_it_is_time_it_goes_in_the_midst_and_goes_on_elsewhere_from_what_wa
     bench.server.run()
     received = bench.received(b"a")
     committed = tokens_of(received)
-    assert received[-1] == AWAY and committed == truth[: len(committed)]
+    assert received[-1] == AWAY and (committed == truth) == (seconds > 1.0)
     other = Bench()
     other.welcome(b"a")
     again = BeginStep(1, "long", JPEG, committed, 10, Idle.DECODE)
     assert committed + tokens_of(other.ask(b"a", again)) == truth
+
+
+def test_nobody_waits_for_a_robot_that_is_gone_in_the_midst_of_its_answer() -> None:
+    bench = draining(60.0).with_robots(b"a")
+    bench.ask(b"a", begin())
+    bench.post.gone.add(b"a")
+    before = bench.post.now
+    bench.server.drain()
+    bench.server.run()
+    assert bench.post.now - before < 1.0
 
 
 def test_without_time_it_stops_at_once_and_with_time_it_does_not_however_often_it_is_drained() -> None:
@@ -119,9 +104,7 @@ def test_one_of_a_cluster_loses_no_step_however_it_ends(end: Callable[[Server], 
 
 
 def test_some_robots_are_sent_elsewhere_between_their_answers_and_the_others_stay() -> None:
-    bench = Bench()
-    for peer in (b"a", b"b"):
-        bench.welcome(peer)
+    bench = Bench().with_robots(b"a", b"b")
     bench.ask(b"a", begin())
     bench.server.shed(2)
     assert bench.ask(b"b") == [Redirect(reason=SHED)]
@@ -129,6 +112,15 @@ def test_some_robots_are_sent_elsewhere_between_their_answers_and_the_others_sta
     bench.ask(b"a", EndStep(1, "done"))
     assert bench.received(b"a")[-1] == Redirect(reason=SHED)
     assert isinstance(bench.ask(b"c", HELLO)[0], Welcome)
+
+
+def test_a_place_in_a_cluster_hears_how_many_commits_were_late() -> None:
+    """Four tokens a second where the robot's class was promised eight."""
+    bench, place = Bench(profile=DeviceProfile("slow", verify_s=0.25)), Place()
+    bench.server = Server(bench.machine, CONFIG, bench.post, bench.post.clock, membership=place)
+    bench.ask(b"a", HELLO, DECODED)
+    (robots,) = {each.sessions for each in place.reports if each.late}
+    assert robots == 1 and place.reports[-1].late == pytest.approx(0.9, abs=0.02)
 
 
 def test_only_a_ticket_lets_a_new_robot_in_and_a_session_is_resumed_without() -> None:

@@ -54,25 +54,22 @@ def greedy(vlm: Vlm, prompt: str, image: bytes, count: int) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def vlm(tiny_target: Path) -> Vlm:
-    """The target in float64: exact beyond any near tie."""
-    return load_vlm(tiny_target, dtype="float64")
+def truths(target: Vlm) -> list[list[int]]:
+    return [greedy(target, prompt, jpeg(row), 12) for row, prompt in enumerate(PROMPTS)]
 
 
-@pytest.fixture(scope="module")
-def truths(vlm: Vlm) -> list[list[int]]:
-    return [greedy(vlm, prompt, jpeg(row), 12) for row, prompt in enumerate(PROMPTS)]
-
-
-def filled(vlm: Vlm, committed: list[list[int]], exits: ExitHeads | None = None) -> VlmEngine:
-    engine = VlmEngine(vlm, len(PROMPTS), CAPACITY, exits, max_draft=16)
+def filled(target: Vlm, exits: ExitHeads | None = None) -> VlmEngine:
+    engine = VlmEngine(target, len(PROMPTS), CAPACITY, exits, max_draft=16)
     for row, prompt in enumerate(PROMPTS):
-        prefill_at_once(engine, row, engine.prepare(prompt, jpeg(row)), committed[row], 20)
+        prefill_at_once(engine, row, engine.prepare(prompt, jpeg(row)), [], 20)
     return engine
 
 
-def test_a_ragged_batch_of_trees_is_judged_like_each_session_alone(vlm: Vlm, truths: list[list[int]]) -> None:
-    engine = filled(vlm, [[], [], []])
+def test_a_ragged_batch_of_trees_is_judged_like_each_session_alone(target: Vlm, truths: list[list[int]]) -> None:
+    engine = filled(target)
+    abandoned = engine.verify([Row(0, (3, 4), (ROOT, 0)), Row(2, (5,), (ROOT,))])
+    next(abandoned)
+    del abandoned  # it leaves no trace
     a, b, c = truths
     rows = [
         Row(0, tuple(a[:4]), (ROOT, 0, 1, 2)),
@@ -81,16 +78,16 @@ def test_a_ragged_batch_of_trees_is_judged_like_each_session_alone(vlm: Vlm, tru
         Row(2, (c[0] ^ 1, c[0], 3, c[1], 5), (ROOT, ROOT, 0, 1, 3)),
     ]
     *_, last = engine.verify(rows)
-    assert last.layer == vlm.num_layers - 1
+    assert last.layer == target.num_layers - 1
     assert [last.verdicts[0].path, last.verdicts[0].token] == [(0, 1, 2, 3), a[4]]
     assert [last.verdicts[1].path, last.verdicts[1].token] == [(), b[0]]
     assert last.verdicts[2].path[:2] == (1, 3) and last.verdicts[2].token == c[len(last.verdicts[2].path)]
 
 
 @pytest.mark.parametrize("committed", [0, 5])
-def test_a_prefill_that_is_given_up_leaves_no_trace(vlm: Vlm, truths: list[list[int]], committed: int) -> None:
+def test_a_prefill_that_is_given_up_leaves_no_trace(target: Vlm, truths: list[list[int]], committed: int) -> None:
     """At its image, or between layers of a chunk; other rows and the next prefill are as before."""
-    engine, known = filled(vlm, [[], [], []]), truths[1][:committed]
+    engine, known = filled(target), truths[1][:committed]
     inputs = engine.prepare(PROMPTS[1], jpeg(1))
     tokens = engine.begin(1, inputs, known, 20)
     with pytest.raises(Abandoned):
@@ -107,9 +104,9 @@ def test_a_prefill_that_is_given_up_leaves_no_trace(vlm: Vlm, truths: list[list[
 
 
 @pytest.fixture(scope="module")
-def sampled(vlm: Vlm) -> dict[tuple[int, SamplingScheme], list[int]]:
+def sampled(target: Vlm) -> dict[tuple[int, SamplingScheme], list[int]]:
     """What the model alone answers to each prompt, greedy and sampling."""
-    session = VlmSession(vlm, CAPACITY)
+    session = VlmSession(target, CAPACITY)
     return {
         (row, how): [token for token, _ in session.sampled(prompt, jpeg(row), 16, how, KEY)]
         for row, prompt in enumerate(PROMPTS)
@@ -120,12 +117,12 @@ def sampled(vlm: Vlm) -> dict[tuple[int, SamplingScheme], list[int]]:
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_any_chunking_beside_any_rows_answers_as_each_model_alone(
-    vlm: Vlm, sampled: dict[tuple[int, SamplingScheme], list[int]], seed: int
+    target: Vlm, sampled: dict[tuple[int, SamplingScheme], list[int]], seed: int
 ) -> None:
     """Three steps begin, some from the middle of their answer; greedy or sampling, they verify what is half right,
     some with the last chunk of their prefill."""
     random = Random(seed)
-    engine = VlmEngine(vlm, 3, CAPACITY, ExitHeads(vlm, (0, 2), rank=4), max_draft=16)
+    engine = VlmEngine(target, 3, CAPACITY, ExitHeads(target, (0, 2), rank=4), max_draft=16)
     asked = [random.choice([each for each in sampled if each[0] == row]) for row in range(3)]
     alone = [sampled[each] for each in asked]
     answers = [list(alone[row][: random.randint(0, 5)]) for row in range(3)]
@@ -157,21 +154,10 @@ def test_any_chunking_beside_any_rows_answers_as_each_model_alone(
     assert answers == [alone[row][: len(answer)] for row, answer in enumerate(answers)]
 
 
-def test_an_abandoned_verdict_leaves_no_trace(vlm: Vlm, truths: list[list[int]]) -> None:
-    engine = filled(vlm, [[], [], []])
-    for _ in engine.verify([Row(0, (3, 4), (ROOT, 0))]):
-        pass
-    running = engine.verify([Row(0, (5,), (ROOT,))])
-    next(running)
-    del running
-    *_, last = engine.verify([Row(0, tuple(truths[0][:2]), (ROOT, 0))])
-    assert (last.verdicts[0].path, last.verdicts[0].token) == ((0, 1), truths[0][2])
-
-
-def test_exits_give_verdicts_at_their_layers_to_rows_that_ask(vlm: Vlm, truths: list[list[int]]) -> None:
-    heads = ExitHeads(vlm, (0, 2), rank=4)
+def test_exits_give_verdicts_at_their_layers_to_rows_that_ask(target: Vlm, truths: list[list[int]]) -> None:
+    heads = ExitHeads(target, (0, 2), rank=4)
     heads.set_reliability({layer: Reliability((0.0, 1.0), (0.25,)) for layer in heads.layers})
-    engine = filled(vlm, [[], [], []], heads)
+    engine = filled(target, heads)
     assert engine.model.exit_layers == (0, 2)
     rows = [Row(0, tuple(truths[0][:2]), (ROOT, 0)), Row(1, (), (), exits=False), Row(2, (), ())]
     outputs = list(engine.verify(rows))
@@ -179,7 +165,7 @@ def test_exits_give_verdicts_at_their_layers_to_rows_that_ask(vlm: Vlm, truths: 
     raw = {v.confidence for output in outputs[:-1] for v in output.verdicts.values()}
     assert 0.25 not in raw, "calibrating is not the engine's part"
     assert {layer: rates.rate(0.9) for layer, rates in engine.model.reliability.items()} == {0: 0.25, 2: 0.25}
-    alone = filled(vlm, [[], [], []], heads)
+    alone = filled(target, heads)
     for output, single in zip(outputs, alone.verify(rows[:1]), strict=True):
         if single.verdicts:
             assert output.verdicts[0].token == single.verdicts[0].token
@@ -188,10 +174,10 @@ def test_exits_give_verdicts_at_their_layers_to_rows_that_ask(vlm: Vlm, truths: 
 
 @pytest.mark.parametrize("on_device", [False, True])
 def test_a_row_that_cannot_be_judged_costs_itself_and_no_other(
-    vlm: Vlm, truths: list[list[int]], on_device: bool, monkeypatch: pytest.MonkeyPatch
+    target: Vlm, truths: list[list[int]], on_device: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Logits of one row that are not finite, and evidence of another that does not fit its draft."""
-    engine = VlmEngine(vlm, len(PROMPTS), CAPACITY, ExitHeads(vlm, (0,), rank=4), 16, on_device)
+    engine = VlmEngine(target, len(PROMPTS), CAPACITY, ExitHeads(target, (0,), rank=4), 16, on_device)
     for index, prompt in enumerate(PROMPTS):
         prefill_at_once(engine, index, engine.prepare(prompt, jpeg(index)), (), 20)
     split = Split(1.0)
@@ -218,8 +204,8 @@ def test_a_row_that_cannot_be_judged_costs_itself_and_no_other(
     assert (last.verdicts[0].path, last.verdicts[0].token) == ((0, 1), truths[0][2])
 
 
-def test_what_cannot_be_prefilled_is_an_error(vlm: Vlm) -> None:
-    engine = VlmEngine(vlm, 1, 64, max_draft=16)
+def test_what_cannot_be_prefilled_is_an_error(target: Vlm) -> None:
+    engine = VlmEngine(target, 1, 64, max_draft=16)
     with pytest.raises(CapacityError, match=r"an answer of 60 and a draft of 16 need \d+ cache slots.*--capacity"):
         prefill_at_once(engine, 0, engine.prepare(PROMPTS[0], jpeg(0)), (), 60)
     with pytest.raises(ValueError, match="does not decode as JPEG"):
@@ -227,16 +213,16 @@ def test_what_cannot_be_prefilled_is_an_error(vlm: Vlm) -> None:
 
 
 def test_exits_beside_the_model_are_used_where_they_fit(
-    vlm: Vlm, tiny_draft: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    target: Vlm, tiny_draft: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for model in ("target", "other"):
         (tmp_path / model).mkdir()
-    heads = ExitHeads(vlm, (1,), rank=4)
+    heads = ExitHeads(target, (1,), rank=4)
     heads.set_reliability({1: Reliability((0.0, 1.0), (0.25,))})
     config = ServerConfig.of(tmp_path / "target")
-    assert find_exits(config, vlm) is None
+    assert find_exits(config, target) is None
     heads.save(tmp_path / "exits")
-    found = find_exits(config, vlm)
+    found = find_exits(config, target)
     assert found is not None and found.layers == (1,)
     other = load_vlm(tiny_draft)
     assert find_exits(ServerConfig.of(tmp_path / "other"), other) is None
@@ -245,16 +231,16 @@ def test_exits_beside_the_model_are_used_where_they_fit(
         find_exits(ServerConfig.of(tmp_path / "other", exits=tmp_path / "exits"), other)
 
 
-def test_a_short_list_changes_early_verdicts_only(vlm: Vlm, truths: list[list[int]]) -> None:
+def test_a_short_list_changes_early_verdicts_only(target: Vlm, truths: list[list[int]]) -> None:
     """Ten turns of drafts that are right for a while: the same commits, and early tokens of the list alone."""
-    heads = ExitHeads(vlm, (0, 2), rank=4)
+    heads = ExitHeads(target, (0, 2), rank=4)
     ids = sorted({token for truth in truths[:2] for token in truth})
     heads.set_short_list(ids)
     commits_by: dict[Head, list[tuple[int, ...]]] = {}
     early: dict[Head, set[int]] = {}
     for head in Head:
         heads.use(head)
-        engine = filled(vlm, [[], [], []], heads)
+        engine = filled(target, heads)
         commits, tokens = [], set()
         for turn in range(10):
             rows = []

@@ -100,9 +100,7 @@ def test_a_prompt_that_the_draft_model_reads_holds_no_other_up(length: int, gamm
 
 @pytest.mark.parametrize("then", [EndStep(1, "cancelled"), begin(2, "long again", max_tokens=3, idle=Idle.DECODE)])
 def test_a_prefill_that_ends_in_a_forward_changes_nothing_for_the_others_of_it(then: wire.AnyMessage) -> None:
-    bench = timed(prefill_chunk=16)
-    bench.welcome(b"a")
-    bench.welcome(b"b")
+    bench = timed(prefill_chunk=16).with_robots(b"a", b"b")
     bench.send(b"a", begin(max_tokens=20, idle=Idle.DECODE))
     bench.send(b"b", begin(prompt="long".ljust(100), max_tokens=3, idle=Idle.DECODE))
     while bench.engine.chunks[-1:] != [{1: 16}]:

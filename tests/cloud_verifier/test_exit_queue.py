@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,22 +11,6 @@ from speculation.wire import EarlyTokens
 
 def early(layer: int, token: int, confidence: float = 0.5, round: int = 1, node: int = 0) -> EarlyTokens:
     return EarlyTokens(1, round, 0, node, token, layer, confidence)
-
-
-def drain(queue: ExitQueue, now: float) -> list[EarlyTokens]:
-    out = []
-    while (item := queue.pop(now)) is not None:
-        out.append(item[1])
-    return out
-
-
-@pytest.mark.parametrize("policy", list(QueuePolicy))
-def test_a_verdict_that_was_sent_is_not_repeated(policy: QueuePolicy) -> None:
-    queue = ExitQueue(policy, rate=1.0, burst=1)
-    queue.push(0, early(1, 5))
-    drain(queue, 0.0)
-    queue.push(0, early(2, 5, 0.9))
-    assert drain(queue, 10.0) == [] and queue.next_time(10.0) is None
 
 
 class SlowQueue:
@@ -125,15 +108,3 @@ def test_the_queue_is_its_slow_twin(events: list[tuple], policy: QueuePolicy, bu
     for session in range(3):
         fast.overtake(session)
     assert fast.sent + fast.dropped == pushed
-
-
-@given(st.lists(st.tuples(st.floats(0, 0.3), st.integers(0, 5)), max_size=60), st.integers(1, 4))
-def test_no_session_sends_faster_than_its_rate(pushes: list[tuple[float, int]], burst: int) -> None:
-    queue, now, sent = ExitQueue(QueuePolicy.FIFO, rate=5.0, burst=burst), 0.0, []
-    for index, (pause, token) in enumerate(pushes):
-        now += pause
-        queue.push(0, early(index, token, round=index + 1))
-        sent += [now] * len(drain(queue, now))
-    for first in range(len(sent)):
-        for last in range(first, len(sent)):
-            assert last - first + 1 <= burst + 5.0 * (sent[last] - sent[first]) + 1e-4

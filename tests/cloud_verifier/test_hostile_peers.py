@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -35,7 +34,6 @@ from tests.cloud_verifier.process import (
     Verifier,
     answer_by_drafts,
     frontends_of,
-    make_target,
     start,
 )
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
@@ -52,10 +50,10 @@ STUCK_S = 1.0
 class Honest(threading.Thread):
     """A robot that asks the same question again and again and compares the answers."""
 
-    def __init__(self, address: str, target: Target) -> None:
+    def __init__(self, address: str, served: Target) -> None:
         super().__init__(daemon=True)
         self._robot = Robot(address)
-        self._target = target
+        self._target = served
         self._over = threading.Event()
         self.right = 0
         self.problems: list[str] = []
@@ -97,14 +95,9 @@ class Honest(threading.Thread):
 
 
 @pytest.fixture(scope="module")
-def target(tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Target:
-    return make_target(tiny_target, tmp_path_factory.mktemp("hostile"))
-
-
-@pytest.fixture(scope="module")
-def verifier(target: Target) -> Iterator[Verifier]:
+def verifier(served: Target) -> Iterator[Verifier]:
     """One verifier for all attacks."""
-    verifier = start(target.folder, "--dtype", "float64", "--max-sessions", "6", "--capacity", "192")
+    verifier = start(served.folder, "--dtype", "float64", "--max-sessions", "6", "--capacity", "192")
     yield verifier
     assert verifier.process.poll() is None, "the verifier is dead"
     assert verifier.stop() == 0
@@ -122,9 +115,9 @@ def idle(verifier: Verifier) -> Iterator[RawPeer]:
 
 
 @pytest.fixture
-def honest(verifier: Verifier, target: Target) -> Iterator[Honest]:
+def honest(verifier: Verifier, served: Target) -> Iterator[Honest]:
     """The honest robot, and what must hold after every attack."""
-    robot = Honest(verifier.address, target)
+    robot = Honest(verifier.address, served)
     robot.start()
     robot.answers()
     before = memory(verifier)
@@ -165,14 +158,14 @@ def fill(peer: RawPeer, frame: int, megabytes: int = 200) -> None:
 
 @pytest.mark.parametrize("with_session", [False, True])
 def test_a_large_malformed_message_many_pings_and_goodbye(
-    verifier: Verifier, honest: Honest, target: Target, with_session: bool
+    verifier: Verifier, honest: Honest, served: Target, with_session: bool
 ) -> None:
     """ZeroMQ's heartbeats, a full pipe and a closed connection ended the process (zeromq/libzmq issue 4364)."""
     large = b"\x92\x7f\xdd" + struct.pack(">I", 4_200_000) + b"\x90" * 4_200_000
     for _ in range(3):
         vandal = Robot(verifier.address)
         if with_session:
-            vandal.send(target.hello)
+            vandal.send(served.hello)
             assert isinstance(vandal.receive(), Welcome)
         vandal.socket.send(large)
         for _ in range(100):
@@ -197,9 +190,9 @@ def test_heartbeats_behind_a_flood_and_goodbye(verifier: Verifier, honest: Hones
 
 @pytest.mark.parametrize(("frame", "with_session"), [(1, False), (200, True), (1 << 20, True)])
 def test_a_message_that_never_ends_ends_its_connection(
-    verifier: Verifier, honest: Honest, target: Target, frame: int, with_session: bool
+    verifier: Verifier, honest: Honest, served: Target, frame: int, with_session: bool
 ) -> None:
-    vandal = in_session(verifier.address, target.hello) if with_session else RawPeer(verifier.address)
+    vandal = in_session(verifier.address, served.hello) if with_session else RawPeer(verifier.address)
     vandal.socket.settimeout(STUCK_S)
     fill(vandal, frame)
     assert vandal.is_cut_off()
@@ -217,9 +210,9 @@ def test_a_flood_of_whole_messages_ends_its_connection_or_is_dropped(verifier: V
 
 @pytest.mark.parametrize("with_session", [False, True])
 def test_refusals_to_a_peer_that_never_reads_do_not_pile_up(
-    verifier: Verifier, honest: Honest, target: Target, with_session: bool
+    verifier: Verifier, honest: Honest, served: Target, with_session: bool
 ) -> None:
-    vandal = in_session(verifier.address, target.hello) if with_session else RawPeer(verifier.address)
+    vandal = in_session(verifier.address, served.hello) if with_session else RawPeer(verifier.address)
     vandal.socket.settimeout(STUCK_S)
     end_step = EndStep(1, "\x1b[2J\n2026-01-01 00:00:00,000 ERROR cloud_verifier: forged")
     forged = (wire.encode(end_step), b"\x92\xa7\x1b[2J\nno\x01")
@@ -230,10 +223,9 @@ def test_refusals_to_a_peer_that_never_reads_do_not_pile_up(
     vandal.close()
 
 
-def test_a_slow_frame_is_refused_and_nobody_waits_for_it(verifier: Verifier, honest: Honest, target: Target) -> None:
-    vandal = Robot(verifier.address)
-    try:
-        vandal.send(target.hello)
+def test_a_slow_frame_is_refused_and_nobody_waits_for_it(verifier: Verifier, honest: Honest, served: Target) -> None:
+    with contextlib.closing(Robot(verifier.address)) as vandal:
+        vandal.send(served.hello)
         assert isinstance(vandal.receive(), Welcome)
         vandal.send(BeginStep(1, PROMPTS[0], scans_jpeg(2048, 400), max_tokens=ANSWER, idle=Idle.DECODE))
         fault = vandal.receive()
@@ -241,14 +233,12 @@ def test_a_slow_frame_is_refused_and_nobody_waits_for_it(verifier: Verifier, hon
         assert "scans, the limit is" in fault.message
         vandal.send(BeginStep(2, PROMPTS[0], scans_jpeg(1500, 12), max_tokens=ANSWER, idle=Idle.DECODE))
         honest.answers()
-    finally:
-        vandal.close()
 
 
-def test_a_routing_id_taken_over_brings_no_session(verifier: Verifier, honest: Honest, target: Target) -> None:
+def test_a_routing_id_taken_over_brings_no_session(verifier: Verifier, honest: Honest, served: Target) -> None:
     """Whoever takes the id of a robot that is gone is asked for Hello, and the robot's resume token still works."""
     first = RawPeer(verifier.address, identity=b"rex")
-    first.frame(wire.encode(target.hello))
+    first.frame(wire.encode(served.hello))
     token = _next(first, Welcome).session
     first.frame(wire.encode(BeginStep(1, PROMPTS[0], jpeg(0), max_tokens=ANSWER)))
     first.close()
@@ -264,13 +254,10 @@ def test_a_routing_id_taken_over_brings_no_session(verifier: Verifier, honest: H
             thief.close()
     else:
         pytest.fail("the thief was never received")
-    robot = Robot(verifier.address)
-    try:
-        robot.send(Hello(target.hello.tokenizer, target.hello.vocabulary, target.hello.model, resume=token))
+    with contextlib.closing(Robot(verifier.address)) as robot:
+        robot.send(Hello(served.hello.tokenizer, served.hello.vocabulary, served.hello.model, resume=token))
         welcome = robot.receive()
         assert isinstance(welcome, Welcome) and welcome.session == token
-    finally:
-        robot.close()
 
 
 def test_long_routing_ids_leave_nothing_behind(verifier: Verifier, honest: Honest) -> None:
@@ -294,9 +281,9 @@ def test_many_with_one_routing_id_leave_little_behind(verifier: Verifier, honest
     first.close()
 
 
-def test_large_frames_at_full_speed_end_their_connection(verifier: Verifier, honest: Honest, target: Target) -> None:
+def test_large_frames_at_full_speed_end_their_connection(verifier: Verifier, honest: Honest, served: Target) -> None:
     """3.9 MB, as often as the link takes them: far beyond --bytes-per-s, while the honest robot is answered."""
-    vandal = in_session(verifier.address, target.hello)
+    vandal = in_session(verifier.address, served.hello)
     vandal.socket.settimeout(STUCK_S)
     frame = wire.encode(BeginStep(1, PROMPTS[0], bytes(3_900_000), max_tokens=ANSWER))
     with contextlib.suppress(OSError):
@@ -306,16 +293,16 @@ def test_large_frames_at_full_speed_end_their_connection(verifier: Verifier, hon
     vandal.close()
 
 
-def test_silent_connections_keep_no_robot_out_of_a_verifier_with_few_descriptors(target: Target) -> None:
+def test_silent_connections_keep_no_robot_out_of_a_verifier_with_few_descriptors(served: Target) -> None:
     """320 of them, where 256 may be open: the oldest are hung up on."""
     few = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (256, 256))
-    verifier = start(target.folder, "--dtype", "float64", "--capacity", "192", preexec_fn=few)
+    verifier = start(served.folder, "--dtype", "float64", "--capacity", "192", preexec_fn=few)
     host, port = verifier.address.removeprefix("tcp://").split(":")
     silent: list[socket.socket] = []
     try:
         for _ in range(320):
             silent.append(socket.create_connection((host, int(port)), timeout=20.0))
-        robot = Honest(verifier.address, target)
+        robot = Honest(verifier.address, served)
         robot.start()
         robot.answers(1)
         robot.finish()

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-import random
-from collections import defaultdict
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -48,51 +44,6 @@ def test_what_is_held_never_exceeds_the_memory(acts: list[tuple[int, int, float]
         assert set(memory.line) == set(asked)
         if asked and not idle:
             assert asked[memory.line[0]] > memory.free, "the first of the line waits for nothing"
-
-
-class Robots:
-    """Robots that begin a step when the last one is done, each of so many blocks and seconds, and obey Busy."""
-
-    def __init__(self, needs: list[tuple[int, float]], seed: int = 0, pause: float = 0.5) -> None:
-        self.memory, self.dice = KvAdmission(BLOCKS, seed), random.Random(seed)
-        self.needs, self.pause = needs, pause
-        self.block_seconds: dict[int, float] = defaultdict(float)
-        self.steps: dict[int, int] = defaultdict(int)
-        self.longest = 0.0
-        self.refusals = 0
-
-    def run(self, seconds: float) -> None:
-        events = [(self.dice.random(), index, False) for index in range(len(self.needs))]
-        asked: dict[int, float] = {}
-        heapq.heapify(events)
-        while events[0][0] < seconds:
-            now, index, ends = heapq.heappop(events)
-            if ends:
-                self.memory.release(index, now)
-                blocks, lasts = self.needs[index]
-                self.block_seconds[index] += blocks * lasts
-                self.steps[index] += 1
-                heapq.heappush(events, (now + self.pause * self.dice.random(), index, False))
-            else:
-                asked.setdefault(index, now)
-                try:
-                    self.memory.ask(index, self.needs[index][0], now)
-                except NoRoom as refused:
-                    self.refusals += 1
-                    heapq.heappush(events, (now + refused.retry_after_s, index, False))
-            for each in self.memory.grant(now)[0]:
-                self.longest = max(self.longest, now - asked.pop(each))
-                heapq.heappush(events, (now + self.needs[each][1], each, True))
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_at_ten_times_what_fits_nobody_starves_and_the_memory_is_used(seed: int) -> None:
-    """Forty robots where four fit, one of them needs all the memory at once."""
-    robots = Robots([(BLOCKS, 1.0), *[(5, 1.0)] * 39], seed)
-    robots.run(600.0)
-    assert min(robots.steps[index] for index in range(40)) >= 10
-    assert robots.longest < 2 * MOST_WAIT_S
-    assert sum(robots.block_seconds.values()) > 0.9 * BLOCKS * 600.0
 
 
 @pytest.mark.parametrize("decoding_s", [0.0, 1.0, 2.1, 5.0])

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from torch import Tensor
 
-from cloud_verifier import engine
 from cloud_verifier.choice import Act, Choice
 from cloud_verifier.draft_buffer import HELD_DRAFTS
 from cloud_verifier.edge_sampled_token import MAX_FETCHES
-from cloud_verifier.engine import VlmEngine
 from cloud_verifier.interfaces import Row
 from cloud_verifier.step import Step
 from cloud_verifier.tree import ForeignDraft
 from speculation.acceptance import Verdict
-from speculation.sampling import GREEDY, Coupled, Distribution, SamplingScheme, Sparse, Split, StepDraws
+from speculation.sampling import GREEDY, Distribution, SamplingScheme, Sparse, Split
 from speculation.sampling.masses import unpack
 from speculation.sampling.rejection import Drawn
-from speculation.vlm.model import Vlm
-from speculation.wire import BeginStep, Draft, Fault, FaultCode, Fetch, Hello, Idle, begin_digest, extend_digest
+from speculation.wire import BeginStep, Draft, Fault, Fetch, Hello, Idle, begin_digest, extend_digest
 from tests.cloud_verifier.bench import HELLO, Bench, begin
-from tests.cloud_verifier.prefills import prefill_at_once
 from tests.cloud_verifier.steps import prefilled, step_of
-from tests.cloud_verifier.test_engine import CAPACITY, PROMPTS, jpeg
 
 SPLIT = Split(1.0)
 SPARSE = Sparse(1.0, keep=2)
@@ -117,55 +109,20 @@ def test_drafts_that_cannot_be_next_are_not_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "message"),
+    ("step", "fields", "message"),
     [
-        ({"idle": Idle.LEDGER}, "sampling split excludes idle decoding"),
-        ({"hints": [[1]]}, "sampling split excludes idle decoding, hints"),
+        ({"idle": Idle.LEDGER}, {}, "sampling split excludes idle decoding"),
+        ({"hints": [[1]]}, {}, "sampling split excludes idle decoding, hints"),
+        ({"idle": Idle.DECODE}, {"chosen": [0.5]}, "where drafts come; begin the step with WAIT"),
+        ({}, {}, "Draft.chosen has 0 entries for 1 tokens"),
+        ({}, {"chosen": [0.5], "drawn": 17}, "Draft.drawn"),
     ],
 )
-def test_what_the_rule_does_not_go_with_is_refused(step: dict[str, object], message: str) -> None:
-    bench = Bench()
-    bench.welcome(b"a", Hello(HELLO.tokenizer, HELLO.vocabulary, sampling=SPLIT.text))
-    (fault,) = bench.ask(b"a", begin(**step))
-    assert isinstance(fault, Fault) and fault.code is FaultCode.UNSUPPORTED_SAMPLING and message in fault.message
-
-
-@pytest.mark.parametrize(
-    ("idle", "fields", "message"),
-    [
-        (Idle.DECODE, {"chosen": [0.5]}, "excludes idle decoding where drafts come; begin the step with WAIT"),
-        (Idle.WAIT, {}, "Draft.chosen has 0 entries for 1 tokens"),
-        (Idle.WAIT, {"chosen": [0.5], "drawn": 17}, "Draft.drawn"),
-    ],
-)
-def test_a_draft_that_cannot_be_judged_is_refused(idle: Idle, fields: dict[str, object], message: str) -> None:
-    bench = Bench()
-    bench.welcome(b"a", Hello(HELLO.tokenizer, HELLO.vocabulary, sampling=SPLIT.text))
-    bench.ask(b"a", begin(idle=idle))
-    digest = begin_digest("long", b"jpeg", SPLIT.text)
-    answers = bench.ask(b"a", Draft(1, 1, 0, digest, [1], **fields))  # type: ignore[arg-type]
-    assert any(isinstance(each, Fault) and message in each.message for each in answers)
-
-
-def test_a_session_that_rejects_leaves_the_others_draws_where_they_are(
-    target: Vlm, monkeypatch: pytest.MonkeyPatch
+def test_what_the_rule_does_not_go_with_is_refused(
+    step: dict[str, object], fields: dict[str, object], message: str
 ) -> None:
-    """Coupled rows are drawn where the logits are, whoever shares their pass."""
-    coupled = Row(0, (5,), (-1,), False, Coupled(1.0), StepDraws(7))
-    rejecting = Row(1, (5,), (-1,), False, SPLIT, digest=bytes(8), evidence=(Drawn(0.5),))
-    there: list[int] = []
-    of_device = engine.Choices.choose
-
-    def watched(choices: Any, logits: Tensor) -> Tensor:
-        there.append(len(logits))
-        return of_device(choices, logits)
-
-    monkeypatch.setattr(engine.Choices, "choose", watched)
-    found = []
-    for device in (True, False):
-        served = VlmEngine(target, 2, CAPACITY, draws_on_device=device)
-        for row in range(2):
-            prefill_at_once(served, row, served.prepare(PROMPTS[row], jpeg(row)), (), 8)
-        verdicts = list(served.verify([coupled, rejecting]))[-1].verdicts
-        found.append({row: (verdict.path, verdict.token) for row, verdict in verdicts.items()})
-    assert there == [2] and found[0] == found[1]
+    bench = Bench()
+    bench.welcome(b"a", Hello(HELLO.tokenizer, HELLO.vocabulary, sampling=SPLIT.text))
+    draft = Draft(1, 1, 0, begin_digest("long", b"jpeg", SPLIT.text), [1], **fields)  # type: ignore[arg-type]
+    answers = bench.ask(b"a", begin(**step), draft)
+    assert any(isinstance(each, Fault) and message in each.message for each in answers)

@@ -184,15 +184,11 @@ def test_a_right_draft_commits_itself_and_one_more() -> None:
     assert (commit.queue_s, commit.compute_s, commit.prefill_s) == (1.0, 0.5, 0.0)
 
 
-@pytest.mark.parametrize("idle", Idle)
-def test_the_first_token_comes_with_the_end_of_the_prefill(idle: Idle) -> None:
+def test_the_first_token_comes_with_the_end_of_the_prefill_but_where_one_sampled_chain_is_judged() -> None:
     bench = Bench()
-    bench.begin(0, idle=idle)
+    bench.begin(0, idle=Idle.WAIT)
     assert bench.turn()[0].tokens == greedy("long 0", JPEG, 1)
     assert bench.engine.batches == [(0,)] and bench.engine.chunks == [{0: len("long 0") - 1}]
-
-
-def test_no_token_is_decoded_with_the_prefill_where_one_sampled_chain_is_judged() -> None:
     bench = Bench()
     step = BeginStep(1, "long 0", JPEG, max_tokens=20, idle=Idle.WAIT)
     bench.take(0, step, Whole(1.0))

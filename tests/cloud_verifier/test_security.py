@@ -17,32 +17,26 @@ LOOPBACK = "tcp://127.0.0.1:*"
 PATIENCE_MS = 10_000
 
 
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:5555", "tcp://localhost:*", "tcp://[::1]:1", "ipc:///run/v.sock"])
-def test_loopback_needs_no_keys(address: str) -> None:
-    check_bind(address, encrypted=False, allow_plain=False)
-
-
-@pytest.mark.parametrize(
-    "address", ["tcp://0.0.0.0:5555", "tcp://*:5555", "tcp://192.168.1.2:5555", "tcp://robot:5555"]
-)
-def test_a_public_address_needs_keys_or_a_word(address: str) -> None:
-    with pytest.raises(StartError, match="--allow-plain"):
+def test_a_public_address_needs_keys_or_a_word_and_loopback_needs_none() -> None:
+    for address in ("tcp://127.0.0.1:5555", "tcp://localhost:*", "tcp://[::1]:1", "ipc:///run/v.sock"):
         check_bind(address, encrypted=False, allow_plain=False)
-    check_bind(address, encrypted=True, allow_plain=False)
-    check_bind(address, encrypted=False, allow_plain=True)
-
-
-@pytest.mark.parametrize(
-    "address", ["", "5555", "tcp://", "tcp://127.0.0.1", "tcp://127.0.0.1:70000", "udp://a:1", "ipc://"]
-)
-def test_what_is_no_address_is_shown_one(address: str) -> None:
-    with pytest.raises(StartError, match=r"write tcp://HOST:PORT"):
-        check_bind(address, encrypted=True, allow_plain=True)
+    for address in ("tcp://0.0.0.0:5555", "tcp://*:5555", "tcp://192.168.1.2:5555", "tcp://robot:5555"):
+        with pytest.raises(StartError, match="--allow-plain"):
+            check_bind(address, encrypted=False, allow_plain=False)
+        check_bind(address, encrypted=True, allow_plain=False)
+        check_bind(address, encrypted=False, allow_plain=True)
+    for address in ("", "5555", "tcp://", "tcp://127.0.0.1", "tcp://127.0.0.1:70000", "udp://a:1", "ipc://"):
+        with pytest.raises(StartError, match=r"write tcp://HOST:PORT"):
+            check_bind(address, encrypted=True, allow_plain=True)
 
 
 def test_keys_are_private_and_never_overwritten(tmp_path: Path) -> None:
-    folder = tmp_path / "keys"
-    names = {path.relative_to(folder).as_posix() for path in make_keys(folder)}
+    folder, before = tmp_path / "keys", os.umask(0)
+    try:
+        names = {path.relative_to(folder).as_posix() for path in make_keys(folder)}
+    finally:
+        os.umask(before)
+    assert all(stat.S_IMODE(each.stat().st_mode) == 0o700 for each in (folder, folder / AUTHORIZED))
     assert names == {"server.key", "server.key_secret", "authorized/client.key", "client.key_secret"}
     for secret in folder.glob("*.key_secret"):
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
@@ -52,16 +46,6 @@ def test_keys_are_private_and_never_overwritten(tmp_path: Path) -> None:
     make_keys(folder, "go2-7")
     assert (folder / "server.key_secret").read_bytes() == server
     assert len(list((folder / AUTHORIZED).iterdir())) == 2
-
-
-def test_key_folders_are_their_owner_s_whatever_the_umask(tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        make_keys(tmp_path / "keys")
-    finally:
-        os.umask(before)
-    for folder in (tmp_path / "keys", tmp_path / "keys" / AUTHORIZED):
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 def test_the_servers_key_is_replaced_in_two_steps(tmp_path: Path) -> None:
@@ -90,7 +74,7 @@ def test_a_change_of_the_servers_key_that_was_interrupted_is_ended_by_the_same_c
     assert not public.exists() and not secret.exists()
 
 
-@pytest.mark.parametrize("name", ["server", "server_next", "../x", "", "a b"])
-def test_a_robots_name_is_no_path(tmp_path: Path, name: str) -> None:
-    with pytest.raises(StartError, match="--client"):
-        make_keys(tmp_path, name)
+def test_a_robots_name_is_no_path(tmp_path: Path) -> None:
+    for name in ("server", "server_next", "../x", "", "a b"):
+        with pytest.raises(StartError, match="--client"):
+            make_keys(tmp_path, name)

@@ -10,7 +10,7 @@ from cloud_verifier.interfaces import LayerVerdicts, Row
 from speculation.wire import Busy, Idle
 from tests.cloud_verifier.bench import HELLO, Bench, begin
 from tests.cloud_verifier.fake_target import FakeEngine
-from tests.cloud_verifier.test_overload import CONFIG, SLOW, STEP, TOKENS, Robot
+from tests.cloud_verifier.test_overload import CONFIG, SLOW, STEP, TOKENS, robot_of
 
 SECONDS = 100.0
 
@@ -29,28 +29,18 @@ class Crowd:
                 yield from super().verify(rows)
 
         self.bench = bench = Bench(CONFIG, SLOW, SlowPrefills(memory=50 * STEP))
-        self.honest = Robot(bench, "honest")
-        bench.turns(1)
+        self.honest = robot_of(bench, "honest")
 
-    def alone(self) -> int:
-        """Return the answers of the honest robot without any other."""
-        self.honest.begin()
-        while self.bench.post.now < SECONDS:
-            self.bench.turns(1)
-            self.honest.turn()
-        return len(self.honest.answers)
-
-    def beside_a_flood(self, greets: bool) -> tuple[int, int]:
-        """Return the answers of the honest robot, and how often a robot was refused that asks and asks.
+    def run(self, floods: bool, greets: bool) -> tuple[int, int]:
+        """Return the answers of the honest robot, and how often a robot was refused that asks and asks, if it floods.
 
         greets: it says Hello before every step.
         """
         bench, flood = self.bench, b"flood"
         bench.welcome(flood)
-        self.honest.begin()
         step, until, refused = 0, 0.0, 0
         while bench.post.now < SECONDS:
-            if bench.post.now >= until:
+            if floods and bench.post.now >= until:
                 step += 1
                 before = len(bench.received(flood))
                 if greets:
@@ -62,13 +52,13 @@ class Crowd:
                         until, refused = bench.post.now + message.retry_after_s, refused + 1
             bench.turns(1)
             self.honest.turn()
-        return len(self.honest.answers), refused
+        return self.honest.answers, refused
 
 
 @pytest.mark.parametrize(("slow", "greets"), [("prompts", False), ("prompts", True), ("images", False)])
 def test_prefills_without_end_leave_an_honest_robot_its_half_of_the_time(slow: str, greets: bool) -> None:
-    alone = Crowd(slow).alone()
-    answers, refused = Crowd(slow).beside_a_flood(greets)
+    alone, _ = Crowd(slow).run(floods=False, greets=False)
+    answers, refused = Crowd(slow).run(floods=True, greets=greets)
     assert alone > 40 and refused > 5
     assert answers >= 0.48 * alone
 

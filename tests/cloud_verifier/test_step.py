@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.choice import Act, Choice
@@ -13,10 +13,10 @@ from cloud_verifier.estimator import Estimator
 from cloud_verifier.policies.step_choice import choose
 from cloud_verifier.request import Request, empty_digest
 from cloud_verifier.step import Step
-from cloud_verifier.tree import NOTHING, ForeignDraft, Tree
+from cloud_verifier.tree import NOTHING, Tree
 from speculation.acceptance import Verdict
 from speculation.sampling import GREEDY
-from speculation.wire import ROOT, BeginStep, Commit, Draft, Idle, begin_digest, extend_digest
+from speculation.wire import BeginStep, Commit, Draft, Idle, begin_digest, extend_digest
 from tests.cloud_verifier.steps import prefilled, step_of
 
 
@@ -41,27 +41,8 @@ def decode(step: Step, token: int) -> Commit:
     return step.accept(Verdict((), token, 1.0))
 
 
-def accept(step: Step, path: tuple[int, ...], token: int) -> Commit:
-    """Verify the best draft, of which a path stands."""
-    take(step)
-    return step.accept(Verdict(path, token, 1.0))
-
-
 def draft(prefix: list[int], tokens: list[int], round: int = 1, parents: list[int] | None = None) -> Draft:
     return Draft(7, round, len(prefix), extend_digest(begin_digest("p", b"j"), prefix), tokens, parents)
-
-
-def test_a_current_draft_is_verified_as_it_is() -> None:
-    step = state([3, 4])
-    assert step.offer(draft([3, 4], [5, 6])) == [] and choose(step, 0.0, Estimator()) is not None
-    assert take(step) == Tree(1, (5, 6), (ROOT, 0), (0, 1), ROOT)
-
-
-def test_a_past_draft_is_walked_down_and_keeps_its_node_names() -> None:
-    step = state([3, 4])
-    #        3 -> 4 -> 9 -> 8      and under the same 4: 2; a branch 5 that the answer did not take
-    step.offer(draft([], [5, 3, 4, 9, 2, 8], parents=[ROOT, ROOT, 1, 2, 2, 3]))
-    assert take(step) == Tree(1, (9, 2, 8), (ROOT, ROOT, 0), (3, 4, 5), origin=2)
 
 
 @pytest.mark.parametrize("tokens", [[3, 4], [3, 5, 6], [9]])
@@ -70,14 +51,6 @@ def test_a_past_draft_that_leads_nowhere_gets_what_it_missed(tokens: list[int]) 
     (commit,) = step.offer(draft([], tokens, round=5))
     assert (commit.start, commit.tokens, commit.round, commit.passes, commit.done) == (0, [3, 4], 5, 0, False)
     assert commit.digest == step.answer.digest and choose(step, 0.0, Estimator()) is None
-
-
-def test_a_draft_ahead_waits_until_a_commit_makes_it_current() -> None:
-    step = state([])
-    step.offer(draft([], [3], round=1))
-    assert step.offer(draft([3, 4], [5], round=2)) == []
-    accept(step, (0,), 4)
-    assert take(step) == Tree(2, (5,), (ROOT,), (0,))
 
 
 @pytest.mark.parametrize(("begun", "verified"), [(False, [(3, 4, 5, 6)]), (True, [(3, 4), (6,)])])
@@ -94,6 +67,7 @@ def test_a_draft_that_grows_is_verified_whole_or_its_rest_in_the_next_pass(
     assert seen == verified
 
 
+@settings(max_examples=40)
 @given(
     target=st.lists(st.integers(1, 3), min_size=8, max_size=8),
     drafted=st.lists(st.integers(1, 3), min_size=1, max_size=7),
@@ -148,22 +122,6 @@ def test_a_hint_proposes_what_followed_in_an_earlier_answer(
     tree = state(answer, hints=hints).drafts.hint(4)
     assert (tree and tree.tokens) == proposed
     assert tree is None or (tree.round, tree.levels[-1]) == (0, len(tree.tokens))
-
-
-def test_a_draft_for_another_image_is_no_silent_miss() -> None:
-    step = state([])
-    with pytest.raises(ForeignDraft, match="prompt, image, sampling or committed tokens differ"):
-        step.offer(Draft(7, 1, 0, begin_digest("p", b"another"), [3]))
-
-
-def test_the_answer_is_cut_behind_its_end_token_and_at_its_limit() -> None:
-    step = state([])
-    step.offer(draft([], [3, 0, 5]))
-    commit = accept(step, (0, 1, 2), 6)
-    assert commit.tokens == [3, 0] and commit.done and step.done and choose(step, 0.0, Estimator()) is None
-    step = state([3, 4], max_tokens=4)
-    step.offer(draft([3, 4], [5, 6]))
-    assert accept(step, (0, 1), 7).tokens == [5, 6] and step.done
 
 
 def test_a_long_answer_is_repeated_in_commits_that_the_wire_takes() -> None:

@@ -42,11 +42,3 @@ def test_walking_down_keeps_exactly_the_paths_that_continue_the_answer(
         above = walked.parents[index]
         assert tokens[node] == walked.tokens[index]
         assert parents[node] == (walked.origin if above == ROOT else walked.nodes[above])
-
-
-@given(st.lists(st.integers(1, 2), max_size=6), st.lists(st.integers(1, 2), max_size=6), st.integers(0, 3))
-def test_a_chain_without_parents_is_the_same_as_one_with_them(tokens: list[int], answer: list[int], start: int) -> None:
-    chain, spelt_out = (Draft(7, 1, start, bytes(8), tokens, each) for each in (None, list(range(-1, len(tokens) - 1))))
-    assert continuation(chain, answer) == continuation(spelt_out, answer)
-    if (tree := continuation(chain, answer)) is not None:
-        assert tree.levels == tuple(range(1 + len(tree.tokens)))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from cloud_verifier.__main__ import main
 from speculation import wire
 from speculation.wire import BeginStep, Commit, Draft, EndStep, Fault, FaultCode, Welcome
 from tests import forked
@@ -19,42 +21,34 @@ from tests.cloud_verifier.process import (
     Verifier,
     answer_by_drafts,
     command,
-    make_target,
-    run,
     start,
 )
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
 
 
 @pytest.fixture(scope="module")
-def target(tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Target:
-    """The tiny model with exits beside it."""
-    return make_target(tiny_target, tmp_path_factory.mktemp("pair"))
-
-
-@pytest.fixture(scope="module")
-def verifier(target: Target) -> Iterator[Verifier]:
+def verifier(served: Target) -> Iterator[Verifier]:
     """One verifier, shared: it must outlive everything that the tests do to it."""
-    verifier = start(target.folder, "--dtype", "float64", "--max-sessions", "4", "--capacity", "192", anew=True)
+    verifier = start(served.folder, "--dtype", "float64", "--max-sessions", "4", "--capacity", "192", anew=True)
     yield verifier
     if verifier.process.poll() is None:
         assert verifier.stop() == 0
 
 
-def test_two_robots_and_a_vandal(verifier: Verifier, target: Target) -> None:
+def test_two_robots_and_a_vandal(verifier: Verifier, served: Target) -> None:
     """Interleaved rounds of true tokens and junk; malformed bytes in between; answers are the target's own."""
     robots = [Robot(verifier.address) for _ in range(2)]
     vandal = Robot(verifier.address)
     try:
         for robot in robots:
-            robot.send(target.hello)
+            robot.send(served.hello)
             welcome = robot.receive()
             assert isinstance(welcome, Welcome) and welcome.exit_layers == [1, 2]
-        for payload in (b"", b"\x00\xff", b"junk" * 1000, wire.encode(target.hello)[:-3]):
+        for payload in (b"", b"\x00\xff", b"junk" * 1000, wire.encode(served.hello)[:-3]):
             vandal.socket.send(payload)
         vandal.socket.send_multipart([b"a", b"b", b"c"])
-        assert answer_by_drafts(robots[0], 0, target.truths[0], right=3, junk=2) == target.truths[0]
-        assert answer_by_drafts(robots[1], 1, target.truths[1], right=0, junk=4) == target.truths[1]
+        assert answer_by_drafts(robots[0], 0, served.truths[0], right=3, junk=2) == served.truths[0]
+        assert answer_by_drafts(robots[1], 1, served.truths[1], right=0, junk=4) == served.truths[1]
         refusals = [vandal.receive() for _ in range(5)]
         assert all(isinstance(fault, Fault) and fault.code is FaultCode.MALFORMED for fault in refusals)
         good, bad = (robot.commits for robot in robots)
@@ -77,12 +71,12 @@ def answered(robot: Robot, expected: list[int]) -> Commit:
     return commit
 
 
-def test_a_robot_takes_its_answer_along_to_a_restarted_verifier(target: Target, tmp_path: Path) -> None:
+def test_a_robot_takes_its_answer_along_to_a_restarted_verifier(served: Target, tmp_path: Path) -> None:
     """Kill the verifier in the middle of an answer: the next one goes on from the committed tokens."""
-    truth = target.truths[2]
-    first = start(target.folder, "--dtype", "float64", "--capacity", "192", "--max-sessions", "1")
+    truth = served.truths[2]
+    first = start(served.folder, "--dtype", "float64", "--capacity", "192", "--max-sessions", "1")
     robot = Robot(first.address)
-    robot.send(target.hello)
+    robot.send(served.hello)
     robot.send(BeginStep(1, PROMPTS[2], jpeg(2), max_tokens=ANSWER))
     robot.send(Draft(1, 1, 0, wire.begin_digest(PROMPTS[2], jpeg(2)), truth[:3]))
     assert isinstance(robot.receive(), Welcome)
@@ -90,13 +84,12 @@ def test_a_robot_takes_its_answer_along_to_a_restarted_verifier(target: Target, 
     first.stop(signal.SIGKILL)
     robot.close()
     trace = tmp_path / "verifier.json"
-    second = start(target.folder, "--dtype", "float64", "--profile", "go2_a100_scaled", "--trace", str(trace))
-    robot = Robot(second.address)
-    try:
+    second = start(served.folder, "--dtype", "float64", "--profile", "go2_a100_scaled", "--trace", str(trace))
+    with closing(Robot(second.address)) as robot:
         robot.send(Draft(1, 2, 4, commit.digest, truth[4:6]))
         fault = robot.receive()
         assert isinstance(fault, Fault) and fault.code is FaultCode.NO_SESSION
-        robot.send(target.hello)
+        robot.send(served.hello)
         assert isinstance(robot.receive(), Welcome)
         robot.send(BeginStep(1, PROMPTS[2], jpeg(2), committed=truth[:4], max_tokens=ANSWER))
         robot.send(Draft(1, 2, 4, commit.digest, truth[4:6]))
@@ -109,8 +102,6 @@ def test_a_robot_takes_its_answer_along_to_a_restarted_verifier(target: Target, 
         assert commit.compute_s >= 0.062
         assert "exits after [1, 2]" in "".join(second.log) and "profile go2_a100_scaled" in "".join(second.log)
         assert '"traceEvents"' in trace.read_text()
-    finally:
-        robot.close()
 
 
 @pytest.mark.parametrize(
@@ -129,22 +120,24 @@ def test_a_robot_takes_its_answer_along_to_a_restarted_verifier(target: Target, 
     ],
 )
 def test_what_cannot_start_is_one_sentence(
-    verifier: Verifier, target: Target, arguments: tuple[str, ...], complaint: str
+    verifier: Verifier, served: Target, arguments: tuple[str, ...], complaint: str
 ) -> None:
-    known = {"MODEL": str(target.folder), "IN USE": verifier.address}
+    known = {"MODEL": str(served.folder), "IN USE": verifier.address}
     words = command("serve", *(known.get(argument, argument) for argument in arguments))
     code, said = forked.run(words, ROOT_FOLDER)
     assert code == 2 and complaint in said
     assert len(said.strip().splitlines()) == 1 and "Traceback" not in said
 
 
-def test_keygen_makes_keys_and_help_names_the_defaults(tmp_path: Path) -> None:
-    result = run("keygen", "--keys", str(tmp_path / "keys"))
-    assert result.returncode == 0 and (tmp_path / "keys" / "client.key_secret").exists()
-    said = dict(line.split(": ", 1) for line in result.stdout.splitlines())
+def test_keygen_makes_keys_and_help_names_the_defaults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keygen = ["keygen", "--keys", str(tmp_path / "keys")]
+    assert main(keygen) == 0 and (tmp_path / "keys" / "client.key_secret").exists()
+    said = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
     assert {Path(path) for path in said} == {path for path in (tmp_path / "keys").rglob("*") if path.is_file()}
     for path, what in said.items():
         assert ("copy it to" in what) == (Path(path).name in ("server.key", "client.key_secret")), path
-    assert run("keygen", "--keys", str(tmp_path / "keys")).returncode == 2
-    text = run("serve", "--help").stdout
+    assert main(keygen) == 2
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    text = capsys.readouterr().out
     assert "tcp://127.0.0.1:5555" in text and "{priority,fifo}" in text

@@ -21,7 +21,7 @@ def test_whatever_fails_no_token_is_wrong_and_no_step_is_lost() -> None:
 
 def test_a_seed_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "QUIET_S", 5.0)
-    first, second = inject(3, seed=5), inject(3, seed=5)
+    first, second = inject(1, seed=5), inject(1, seed=5)
     assert first == second
 
 

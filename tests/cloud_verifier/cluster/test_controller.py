@@ -47,13 +47,19 @@ class World:
         self.controller.turn(self.now)
         return self.fleet.log[before:]
 
-    def silence(self, seconds: float) -> list[str]:
-        """Let time pass in which no replica reports, and return what the controller does."""
+    def reported_by(self, sessions: dict[int, int], seconds: float = 1.0) -> list[str]:
+        """Let time pass in which only these replicas report, with so many robots; return what the controller does."""
         before = len(self.fleet.log)
-        for _ in range(round(seconds / 0.5)):
-            self.now += 0.5
+        for _ in range(round(seconds)):
+            self.now += 1.0
+            for number, count in sessions.items():
+                self.report(f"replica-{number}", sessions=count)
             self.controller.turn(self.now)
         return self.fleet.log[before:]
+
+    def silence(self, seconds: float) -> list[str]:
+        """Let time pass in which no replica reports, and return what the controller does."""
+        return self.reported_by({}, seconds)
 
     def report(self, name: str, phase: Phase = Phase.READY, **fields: float) -> None:
         self.controller.reported(Status(name, phase, self.born, session_places=8, **fields), self.now)  # type: ignore[arg-type]
@@ -65,14 +71,6 @@ class World:
     def fail(self, name: str) -> None:
         self.fleet.names.remove(name)
         self.controller.failed(name, "no such device", self.now)
-
-
-def test_one_that_ends_is_replaced() -> None:
-    world = World()
-    assert world.turn() == ["start replica-1", "start replica-2"]
-    assert world.turn(1.0) == []
-    world.end("replica-1")
-    assert world.turn(0.1) == ["start replica-1"]
 
 
 def test_one_that_dies_gets_no_robots_and_is_left_to_whoever_starts_it_again() -> None:
@@ -112,12 +110,17 @@ def test_settings_that_cannot_start_end_the_cluster_unless_some_replica_has_star
     world.fail("replica-1")
 
 
-def test_one_that_hangs_is_ended_and_one_that_loads_is_not() -> None:
-    world = World()
+def test_one_that_hangs_is_ended_and_one_that_loads_is_not_whether_it_is_to_drain_or_not() -> None:
+    world = World(2, 2)
     world.turn()
     world.report("replica-1")
     assert world.silence(HUNG_S) == []
     assert world.silence(1.0) == ["kill replica-1"]
+    world.turn()
+    world.controller.drain("replica-1")
+    assert world.reported_by({2: 0}, HUNG_S + 1.0) == ["kill replica-1"]
+    world.end("replica-1")
+    assert world.turn(0.1) == ["start replica-1"], "its place is free"
 
 
 def test_another_controller_ends_one_that_has_hung_before_it_came() -> None:
@@ -127,27 +130,8 @@ def test_another_controller_ends_one_that_has_hung_before_it_came() -> None:
     world.directory = Directory()
     world.controller = Controller(world.directory, Scaler(Scaling(3, 3), 3), world.fleet, 3)
     world.controller.turn(world.now)
-    before = len(world.fleet.log)
-    for _ in range(round(HUNG_S) + 1):
-        world.now += 1.0
-        world.controller.reported(Status("replica-2", Phase.JOINING, 0.0), world.now)
-        world.report("replica-3")
-        world.controller.turn(world.now)
-    assert world.fleet.log[before:] == ["kill replica-1"]
-
-
-def test_one_that_hangs_while_it_is_to_drain_is_ended_and_its_place_is_free() -> None:
-    world = World(2, 2)
-    world.turn()
-    world.turn()
-    world.controller.drain("replica-1")
-    for _ in range(round(2 * HUNG_S)):
-        world.now += 1.0
-        world.report("replica-2")
-        world.controller.turn(world.now)
-    assert world.fleet.log[-1] == "kill replica-1"
-    world.end("replica-1")
-    assert world.turn(0.1) == ["start replica-1"]
+    world.report("replica-2", Phase.JOINING)
+    assert world.reported_by({3: 0}, HUNG_S + 1.0) == ["kill replica-1"]
 
 
 def test_a_controller_that_was_away_itself_ends_nobody() -> None:
@@ -176,14 +160,7 @@ def test_with_less_to_do_the_emptiest_drains_and_does_not_come_back() -> None:
     world.turn()
     assert world.turn(1.0, utilisation=2.0) == ["start replica-2", "start replica-3"]
     world.turn(1.0, utilisation=0.6)
-    for name, sessions in (("replica-1", 3), ("replica-2", 1), ("replica-3", 2)):
-        world.report(name, sessions=sessions)
-    world.controller.turn(world.now)
-    world.now += 1.5
-    for name, sessions in (("replica-1", 3), ("replica-2", 1), ("replica-3", 2)):
-        world.report(name, sessions=sessions)
-    world.controller.turn(world.now)
-    assert world.fleet.log[-1] == "drain replica-2"
+    assert world.reported_by({1: 3, 2: 1, 3: 2}, 3.0)[:1] == ["drain replica-2"]
     world.end("replica-2")
     assert world.turn(0.1, utilisation=0.6) == []
 
@@ -202,17 +179,5 @@ def test_one_that_is_drained_by_hand_is_replaced() -> None:
 def test_robots_are_spread_again_after_one_that_died_is_back_and_then_stay() -> None:
     world = World()
     world.turn()
-    sessions = {"replica-1": 8, "replica-2": 0}
-    for _ in range(5):
-        world.now += 1.0
-        for name, count in sessions.items():
-            world.report(name, sessions=count)
-        world.controller.turn(world.now)
-    assert world.fleet.log[2:] == ["shed 3 of replica-1"]
-    sessions = {"replica-1": 5, "replica-2": 3}
-    for _ in range(12):
-        world.now += 1.0
-        for name, count in sessions.items():
-            world.report(name, sessions=count)
-        world.controller.turn(world.now)
-    assert len(world.fleet.log) == 3
+    assert world.reported_by({1: 8, 2: 0}, 5.0) == ["shed 3 of replica-1"]
+    assert world.reported_by({1: 5, 2: 3}, 12.0) == []

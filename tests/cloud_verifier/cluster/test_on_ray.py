@@ -36,7 +36,7 @@ from tests.cloud_verifier.cluster.running import (
     turning,
 )
 from tests.cloud_verifier.openai_api.serving import address_in, as_robot, client
-from tests.cloud_verifier.process import ANSWER, ROOT_FOLDER, Target, command, frontends_of, make_target
+from tests.cloud_verifier.process import ANSWER, ROOT_FOLDER, Target, command, frontends_of
 
 ROBOTS = 3
 
@@ -53,11 +53,6 @@ def test_without_ray_the_command_says_what_to_install(
 
 
 ray = pytest.importorskip("ray")
-
-
-@pytest.fixture(scope="module")
-def target(tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Target:
-    return make_target(tiny_target, tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture(scope="module")
@@ -116,10 +111,10 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
 
 @pytest.fixture(scope="module")
-def serving(nodes: Nodes, target: Target, keys: tuple[Path, list[Keys]]) -> Iterator[Running]:
+def serving(nodes: Nodes, served: Target, keys: tuple[Path, list[Keys]]) -> Iterator[Running]:
     """Two replicas with keys, each on its node."""
     flags = (
-        "--model", str(target.folder), "--dtype", "float64", "--capacity", "192", "--max-sessions", "16",
+        "--model", str(served.folder), "--dtype", "float64", "--capacity", "192", "--max-sessions", "16",
         "--replicas", "2", "--cpus-per-replica", "1", "--keys", str(keys[0]), "--drain-s", "5",
     )  # fmt: skip
     with turning(RayCluster(*settings_of(*flags))) as running:
@@ -136,11 +131,11 @@ def cluster(serving: Running) -> Running:
 
 @pytest.fixture
 def robots(
-    request: pytest.FixtureRequest, cluster: Running, target: Target, keys: tuple[Path, list[Keys]]
+    request: pytest.FixtureRequest, cluster: Running, served: Target, keys: tuple[Path, list[Keys]]
 ) -> Iterator[list[ZmqLink]]:
     """Robots that give a silent verifier up; where they must notice nothing, a busy machine is not taken for one."""
     silent_s = LIMIT_S if "notice_nothing" in request.node.name else 3.0
-    robots = [connect(cluster.cluster.address, target.hello, pair, silent_s) for pair in keys[1]]
+    robots = [connect(cluster.cluster.address, served.hello, pair, silent_s) for pair in keys[1]]
     yield robots
     for robot in robots:
         robot.close()
@@ -159,7 +154,7 @@ def state_of(name: str) -> dict[str, Any]:
 
 
 def losses_while(
-    fault: Callable[[str], object], cluster: Running, robots: list[ZmqLink], target: Target, comes_anew: bool = True
+    fault: Callable[[str], object], cluster: Running, robots: list[ZmqLink], served: Target, comes_anew: bool = True
 ) -> list[int]:
     """Let all robots answer, do `fault` to the replica of the first in the middle of that, and check the answers.
 
@@ -174,7 +169,7 @@ def losses_while(
                 under_way.wait()
 
         waited: list[int] = []
-        return answer(robots[number], number, target.truths[number], progress=progress)
+        return answer(robots[number], number, served.truths[number], progress=progress)
 
     with ThreadPoolExecutor(len(robots)) as pool:
         asked = [pool.submit(ask, number) for number in range(len(robots))]
@@ -184,7 +179,7 @@ def losses_while(
         fault(names[place])
         under_way.wait()
         found = [each.result(2 * LIMIT_S) for each in asked]
-    assert [tokens for tokens, _ in found] == target.truths[: len(robots)]
+    assert [tokens for tokens, _ in found] == served.truths[: len(robots)]
     if comes_anew:
         eventually(lambda: cluster.ready().get(names[place]) not in (None, place), "another one did not come")
     return [losses for _, losses in found]
@@ -193,7 +188,7 @@ def losses_while(
 @pytest.mark.ray
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_when_a_replica_is_killed_or_frozen_its_robots_go_on_elsewhere_and_it_comes_back(
-    number: signal.Signals, cluster: Running, robots: list[ZmqLink], target: Target
+    number: signal.Signals, cluster: Running, robots: list[ZmqLink], served: Target
 ) -> None:
     killed: list[int] = []
 
@@ -201,38 +196,34 @@ def test_when_a_replica_is_killed_or_frozen_its_robots_go_on_elsewhere_and_it_co
         killed.append(process_of(name))
         os.kill(killed[0], number)
 
-    assert losses_while(fault, cluster, robots, target)[0] >= 1
+    assert losses_while(fault, cluster, robots, served)[0] >= 1
     eventually(lambda: not Path(f"/proc/{killed[0]}").exists(), "the killed process did not go")
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("by_hand", [False, True])
 def test_when_a_replica_drains_its_robots_go_on_elsewhere_and_another_one_takes_its_place(
-    by_hand: bool, cluster: Running, robots: list[ZmqLink], target: Target
+    cluster: Running, robots: list[ZmqLink], served: Target
 ) -> None:
     drained: list[int] = []
 
     def drain(name: str) -> None:
         drained.append(process_of(name))
-        if by_hand:
-            os.kill(drained[0], signal.SIGTERM)
-        else:
-            ray.get(ray.get_actor(DIRECTORY, NAMESPACE).drain.remote(name))
+        os.kill(drained[0], signal.SIGTERM)
 
-    losses_while(drain, cluster, robots, target)
+    losses_while(drain, cluster, robots, served)
     eventually(lambda: not Path(f"/proc/{drained[0]}").exists(), "the drained process did not go")
 
 
 @pytest.mark.ray
 def test_when_a_node_is_killed_with_its_replica_robots_go_on_elsewhere(
-    nodes: Nodes, cluster: Running, robots: list[ZmqLink], target: Target
+    nodes: Nodes, cluster: Running, robots: list[ZmqLink], served: Target
 ) -> None:
-    assert losses_while(nodes.kill, cluster, robots, target)[0] >= 1
+    assert losses_while(nodes.kill, cluster, robots, served)[0] >= 1
 
 
 @pytest.mark.ray
 def test_when_the_directory_is_killed_robots_notice_nothing(
-    cluster: Running, robots: list[ZmqLink], target: Target
+    cluster: Running, robots: list[ZmqLink], served: Target
 ) -> None:
     directory = ray.get_actor(DIRECTORY, NAMESPACE)
     before = {name: process_of(name) for name in cluster.ready()}
@@ -240,26 +231,26 @@ def test_when_the_directory_is_killed_robots_notice_nothing(
     def kill(_: str) -> None:
         ray.kill(directory, no_restart=False)
 
-    assert losses_while(kill, cluster, robots, target, comes_anew=False) == [0] * ROBOTS
+    assert losses_while(kill, cluster, robots, served, comes_anew=False) == [0] * ROBOTS
     assert ray.get(directory.secret.remote(), timeout=LIMIT_S)
     assert {name: process_of(name) for name in before} == before
 
 
 @pytest.mark.ray
 def test_when_rays_head_is_killed_robots_notice_nothing(
-    nodes: Nodes, cluster: Running, robots: list[ZmqLink], target: Target
+    nodes: Nodes, cluster: Running, robots: list[ZmqLink], served: Target
 ) -> None:
     def restart(_: str) -> None:
         nodes.restart_head()
 
-    assert losses_while(restart, cluster, robots, target, comes_anew=False) == [0] * ROBOTS
+    assert losses_while(restart, cluster, robots, served, comes_anew=False) == [0] * ROBOTS
     eventually(lambda: len(cluster.ready()) == 2)
     assert ray.get(ray.get_actor(DIRECTORY, NAMESPACE).secret.remote(), timeout=LIMIT_S)
 
 
 @pytest.mark.ray
 def test_when_the_sockets_of_a_replica_and_of_the_gateway_die_both_live_on(
-    cluster: Running, robots: list[ZmqLink], target: Target
+    cluster: Running, robots: list[ZmqLink], served: Target
 ) -> None:
     before = {name: process_of(name) for name in cluster.ready()}
 
@@ -267,24 +258,18 @@ def test_when_the_sockets_of_a_replica_and_of_the_gateway_die_both_live_on(
         for pid in (*frontends_of(before[name]), cluster.cluster.frontend.pid):
             os.kill(pid, signal.SIGKILL)
 
-    assert losses_while(kill_sockets, cluster, robots, target, comes_anew=False)[0] >= 1
+    assert losses_while(kill_sockets, cluster, robots, served, comes_anew=False)[0] >= 1
     assert {name: process_of(name) for name in before} == before
-    robot = connect(cluster.cluster.address, target.hello, robots[0].config.keys)
-    try:
+    with contextlib.closing(connect(cluster.cluster.address, served.hello, robots[0].config.keys)) as robot:
         eventually(lambda: robot.state is LinkState.NOMINAL)
-    finally:
-        robot.close()
 
 
 @pytest.mark.ray
 def test_a_robot_without_a_ticket_is_sent_back_to_the_gateway(
-    cluster: Running, target: Target, keys: tuple[Path, list[Keys]]
+    cluster: Running, served: Target, keys: tuple[Path, list[Keys]]
 ) -> None:
-    robot = connect(next(iter(cluster.ready().values())), target.hello, keys[1][0])
-    try:
+    with contextlib.closing(connect(next(iter(cluster.ready().values())), served.hello, keys[1][0])) as robot:
         eventually(lambda: "robots from its cluster's gateway only" in robot.why)
-    finally:
-        robot.close()
 
 
 class Command:
@@ -315,45 +300,27 @@ class Command:
 
 
 @pytest.mark.ray
-def test_on_this_machine_alone_it_serves_until_ctrl_c_ends_all(target: Target) -> None:
-    started = Command("--model", str(target.folder), "--dtype", "float64", "--capacity", "192", "--replicas", "2")
-    try:
-        eventually(lambda: started.log.count("is ready (0 robots)") == 2, "two replicas were not ready")
-        gateway = re.compile(r"cluster of 2 to 2 replicas, its gateway at (\S+)\n")
-        eventually(lambda: bool(gateway.search(started.log)), "the gateway's address")
-        found = gateway.search(started.log)
-        assert found
-        robot = connect(found[1], target.hello)
-        try:
-            assert answer(robot, 0, target.truths[0]) == (target.truths[0], 0)
-        finally:
-            robot.close()
-        # A Ctrl-C reaches the whole group; the next test ends it by a signal to itself.
-        os.killpg(started.process.pid, signal.SIGINT)
-        assert started.end() == 0
-    finally:
-        started.process.kill()
-    # A robot that is not answered at once asks again.
-    for line in (r"gateway closed: [1-9]\d* robots sent to replicas, 0 turned away", "all replicas have ended"):
-        assert re.search(line, started.log)
-    assert "Traceback" not in started.log
-
-
-@pytest.mark.ray
-def test_the_gateway_routes_requests_of_the_chat_api_as_robots(target: Target, tmp_path: Path) -> None:
+def test_on_this_machine_alone_it_serves_robots_and_the_chat_api_until_ctrl_c_ends_all(
+    served: Target, keys: tuple[Path, list[Keys]], tmp_path: Path
+) -> None:
     """One replica is killed while requests stream: each answer goes on at the other, where it stood."""
-    folder, file = tmp_path / "keys", tmp_path / "api_keys"
-    make_keys(folder, "alice")
-    key, vlm = add_key(file, "alice"), load_vlm(target.folder, dtype="float64")
-    texts = [reader(vlm.processor.tokenizer)(tokens) for tokens in target.truths]
+    file = tmp_path / "api_keys"
+    key, vlm = add_key(file, "robot-0"), load_vlm(served.folder, dtype="float64")
+    texts = [reader(vlm.processor.tokenizer)(tokens) for tokens in served.truths]
     started = Command(
-        "--model", str(target.folder), "--dtype", "float64", "--capacity", "192", "--replicas", "2", "--http", "0",
-        "--keys", str(folder), "--api-keys", str(file),
+        "--model", str(served.folder), "--dtype", "float64", "--capacity", "192", "--replicas", "2", "--http", "0",
+        "--keys", str(keys[0]), "--api-keys", str(file),
     )  # fmt: skip
     try:
         eventually(lambda: started.log.count("is ready (0 robots)") == 2, "two replicas were not ready")
         pids = dict(re.findall(r"replica (\S+) starts as process (\d+)", started.log))
-        opened = re.compile(r"(\S+): session \d+ \(alice\) opened: class=batch")
+        gateway = re.compile(r"cluster of 2 to 2 replicas, its gateway at (\S+)\n")
+        eventually(lambda: bool(gateway.search(started.log)), "the gateway's address")
+        found = gateway.search(started.log)
+        assert found
+        with contextlib.closing(connect(found[1], served.hello, keys[1][1])) as robot:
+            assert answer(robot, 0, served.truths[0]) == (served.truths[0], 0)
+        opened = re.compile(r"(\S+): session \d+ \(robot-0\) opened: class=batch")
         alive: list[str] = []
         asking = client(address_in(started.log.splitlines()), key)
 
@@ -371,10 +338,12 @@ def test_the_gateway_routes_requests_of_the_chat_api_as_robots(target: Target, t
         eventually(lambda: bool(opened.search(started.log)), "a session")
         alive += opened.findall(started.log)[:1]
         with ThreadPoolExecutor(4) as pool:
-            found = list(pool.map(ask, [number % len(texts) for number in range(12)]))
-        assert not alive and found == [texts[number % len(texts)] for number in range(12)]
-        os.kill(started.process.pid, signal.SIGTERM)
+            answers = list(pool.map(ask, [number % len(texts) for number in range(12)]))
+        assert not alive and answers == [texts[number % len(texts)] for number in range(12)]
+        os.killpg(started.process.pid, signal.SIGINT)  # a Ctrl-C reaches the whole group
         assert started.end() == 0
     finally:
         started.process.kill()
-    assert "all replicas have ended" in started.log and "Traceback" not in started.log
+    for line in (r"gateway closed: [1-9]\d* robots sent to replicas", "all replicas have ended"):
+        assert re.search(line, started.log)
+    assert "Traceback" not in started.log

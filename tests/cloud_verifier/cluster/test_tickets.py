@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.cluster.tickets import SECRET_BYTES, VALID_S, TicketError, Tickets, load_secret
@@ -17,6 +17,7 @@ NAMES = st.text(max_size=40)
 NOW = 1_800_000_000.0
 
 
+@settings(max_examples=30)
 @given(NAMES, NAMES, NAMES, st.floats(0.0, VALID_S))
 def test_a_ticket_admits_its_client_to_its_replica_until_it_expires(
     replica: str, client: str, key: str, later: float
@@ -28,6 +29,7 @@ def test_a_ticket_admits_its_client_to_its_replica_until_it_expires(
     assert before is not None and (before.key, before.replica) == (key, replica)
 
 
+@settings(max_examples=40)
 @given(st.data())
 def test_a_ticket_that_was_changed_anywhere_admits_nobody(data: st.DataObject) -> None:
     tickets = Tickets(SECRET)
@@ -39,6 +41,7 @@ def test_a_ticket_that_was_changed_anywhere_admits_nobody(data: st.DataObject) -
     assert tickets.before(bytes(ticket), "client") is None
 
 
+@settings(max_examples=40)
 @given(st.binary(max_size=2 * MAX_TICKET_BYTES))
 def test_anything_else_admits_nobody(ticket: bytes) -> None:
     with pytest.raises(TicketError):

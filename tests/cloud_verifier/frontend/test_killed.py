@@ -17,7 +17,7 @@ from tests.cloud_verifier.test_engine import jpeg
 from tests.edge_drafter.test_decoder import PROMPT, config, greedy
 from tests.edge_drafter.waiting import LIMIT_S, wait_for
 
-KILLS = 3
+KILLS = 2
 
 
 def is_there(pid: int) -> bool:

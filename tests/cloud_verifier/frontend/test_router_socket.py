@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from contextlib import closing
 
 import pytest
 
@@ -17,16 +16,8 @@ from speculation.wire import Fault, FaultCode, Ping, encode
 from tests.cloud_verifier.process import Robot
 from tests.hostile import RawPeer
 
+LOOPBACK = "tcp://127.0.0.1:*"
 LIMIT_S, WAIT_S = 120.0, 0.1
-
-
-@pytest.fixture(params=["tcp://127.0.0.1:*", "ipc"])
-def router(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RouterSocket]:
-    address = f"ipc://{tmp_path / 'v'}" if request.param == "ipc" else request.param
-    router = RouterSocket(address)
-    yield router
-    router.close()
-    router.close()
 
 
 def receive(router: RouterSocket) -> tuple[bytes, list[bytes]]:
@@ -40,30 +31,9 @@ def receive(router: RouterSocket) -> tuple[bytes, list[bytes]]:
     raise AssertionError("nothing came")
 
 
-def test_a_peer_gets_its_answers_and_no_others(router: RouterSocket) -> None:
-    robots = [Robot(router.address) for _ in range(2)]
-    try:
-        peers = []
-        for number, robot in enumerate(robots):
-            robot.socket.send(b"%d" % number)
-            peer, frames = receive(router)
-            assert frames == [b"%d" % number]
-            peers.append(peer)
-        for number, peer in enumerate(peers):
-            assert router.send(peer, encode(Fault(FaultCode.INTERNAL, f"for {number}")))
-        for number, robot in enumerate(robots):
-            answer = robot.receive()
-            assert isinstance(answer, Fault) and answer.message == f"for {number}"
-        assert not router.send(b"nobody", encode(Ping(1)))
-    finally:
-        for robot in robots:
-            robot.close()
-
-
 @pytest.mark.parametrize(("has_session", "most"), [(False, SESSIONLESS_MESSAGES), (True, SESSION_MESSAGES)])
-def test_mail_that_nobody_reads_is_bounded_and_peers_take_turns(
-    router: RouterSocket, has_session: bool, most: int
-) -> None:
+def test_mail_that_nobody_reads_is_bounded_and_peers_take_turns(has_session: bool, most: int) -> None:
+    router = RouterSocket(LOOPBACK)
     flooder, quiet = Robot(router.address), Robot(router.address)
     try:
         flooder.socket.send(b"first")
@@ -86,23 +56,23 @@ def test_mail_that_nobody_reads_is_bounded_and_peers_take_turns(
         assert flood == [b"%d" % number for number in range(most)], "the oldest stay, in their order"
         quiet.socket.send(b"again")
         assert receive(router)[1] == [b"again"]
+        assert not router.send(b"nobody", encode(Ping(1)))
     finally:
         flooder.close()
         quiet.close()
+        router.close()
 
 
 def test_all_bytes_of_a_message_count_for_what_a_client_may_send(caplog: pytest.LogCaptureFixture) -> None:
     """Also those of frames that are not kept: else whoever puts its bytes there may send any number."""
     caplog.set_level(logging.WARNING)
-    router = RouterSocket("tcp://127.0.0.1:*", bytes_per_s=100.0)
-    robot = Robot(router.address)
-    try:
+    with (
+        closing(RouterSocket(LOOPBACK, bytes_per_s=100.0)) as router,
+        closing(Robot(router.address)) as robot,
+    ):
         for number in range(10):
             robot.socket.send_multipart([encode(Ping(number)), b"", bytes(4000)])
         assert ended(router) and "more than 4 times what --bytes-per-s allows" in caplog.text
-    finally:
-        robot.close()
-        router.close()
 
 
 def ended(router: RouterSocket) -> list[bytes]:
@@ -117,7 +87,7 @@ def ended(router: RouterSocket) -> list[bytes]:
 
 
 def test_nothing_blocks_on_a_peer_that_does_not_read() -> None:
-    router = RouterSocket("tcp://127.0.0.1:*")
+    router = RouterSocket(LOOPBACK)
     robot = Robot(router.address)
     robot.socket.rcvhwm = 1
     try:
@@ -139,9 +109,7 @@ def test_nothing_blocks_on_a_peer_that_does_not_read() -> None:
 def test_what_is_never_freed_ends_with_the_socket_and_robots_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty peers of one routing id leave 50 kB each behind; then the socket is another one, at the same address."""
     monkeypatch.setattr(module, "LOST_BYTES", 10 * SESSIONLESS_BYTES)
-    router = RouterSocket("tcp://127.0.0.1:*")
-    robot = Robot(router.address)
-    try:
+    with closing(RouterSocket(LOOPBACK)) as router, closing(Robot(router.address)) as robot:
         robot.send(Ping(1))
         before, _ = receive(router)
         router.admit(before)
@@ -167,6 +135,3 @@ def test_what_is_never_freed_ends_with_the_socket_and_robots_come_back(monkeypat
         )
         assert isinstance(robot.receive(), Fault)
         first.close()
-    finally:
-        robot.close()
-        router.close()

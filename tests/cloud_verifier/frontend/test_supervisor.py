@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -69,8 +70,7 @@ def test_a_frontend_that_ends_or_hangs_is_replaced_at_the_same_address(
     frontend: Frontend, how: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SIGTERM and SIGINT, which reach a whole group of processes, do not end it: the last answers must leave first."""
-    robot = Robot(frontend.address)
-    try:
+    with closing(Robot(frontend.address)) as robot:
         robot.send(Ping(1))
         before, _ = receive(frontend)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -85,8 +85,6 @@ def test_a_frontend_that_ends_or_hangs_is_replaced_at_the_same_address(
         assert frames == [encode(Ping(2))] and peer != before
         assert frontend.restarts >= 1 and frontend.address == address
         assert not frontend.send(before, Pong(1)) and frontend.send(peer, Pong(2)) and robot.receive() == Pong(2)
-    finally:
-        robot.close()
 
 
 def test_while_no_process_can_be_started_the_next_frontend_is_tried_with_pauses(

@@ -35,8 +35,7 @@ def observed(figures: Figures, series: Series, *labels: str) -> tuple[float, flo
 
 
 def test_a_draft_is_counted_by_token_level_and_position() -> None:
-    bench = Bench()
-    bench.welcome(b"a")
+    bench = Bench().with_robots(b"a")
     wrong = (TRUTH[3] % (VOCABULARY - 1)) + 1
     bench.ask(b"a", begin(max_tokens=8), draft([*TRUTH[:3], wrong]))
     found = shot(bench)
@@ -53,8 +52,7 @@ def test_a_draft_is_counted_by_token_level_and_position() -> None:
 
 
 def test_a_step_is_counted_from_its_begin_to_its_end() -> None:
-    bench = Bench(profile=DeviceProfile("slow", verify_s=0.25))
-    bench.welcome(b"a")
+    bench = Bench(profile=DeviceProfile("slow", verify_s=0.25)).with_robots(b"a")
     bench.ask(b"a", begin(max_tokens=8, idle=Idle.DECODE))
     found = shot(bench)
     assert found.value(s.REQUESTS, "done") == 1 and found.value(s.CHOICES, "decode") == 8
@@ -70,8 +68,7 @@ def test_a_step_is_counted_from_its_begin_to_its_end() -> None:
 
 @pytest.mark.parametrize("how", ["cancelled", "superseded", "refused", "failed", "lost"])
 def test_every_end_of_a_step_is_counted_once(how: str) -> None:
-    bench = Bench(engine=FakeEngine(fail_on="long bad"))
-    bench.welcome(b"a")
+    bench = Bench(engine=FakeEngine(fail_on="long bad")).with_robots(b"a")
     if how == "failed":
         bench.ask(b"a", begin(prompt="long bad", idle=Idle.DECODE))
     elif how == "refused":
@@ -87,9 +84,7 @@ def test_every_end_of_a_step_is_counted_once(how: str) -> None:
 
 
 def test_states_of_robots_and_full_places() -> None:
-    bench = Bench()
-    for peer in (b"a", b"b"):
-        bench.welcome(peer)
+    bench = Bench().with_robots(b"a", b"b")
     bench.ask(b"a", begin())
     health = VerifierHealth(bench.server.figures, bench.post.clock, 60.0)
     bench.server.figures.phase = Phase.SERVING
@@ -106,23 +101,8 @@ def test_states_of_robots_and_full_places() -> None:
     assert found.value(s.LOST) == 1 and found.value(s.ROBOT_LOST, "unnamed") == 1
 
 
-def test_an_engine_without_a_sign_is_unhealthy_and_one_that_loads_is_not() -> None:
-    now = [0.0]
-    figures = Figures(lambda: now[0])
-    health = VerifierHealth(figures, lambda: now[0], 5.0)
-    now[0] = 100.0
-    assert not health.health_problem() and health.ready_problem() == "loading"
-    figures.phase = Phase.SERVING
-    assert "gave no sign for 100 s" in health.health_problem() and health.ready_problem()
-    figures.beat = 96.0
-    assert not health.health_problem() and not health.ready_problem()
-    figures.phase = Phase.DRAINING
-    assert not health.health_problem() and health.ready_problem() == "draining"
-
-
 def test_a_forward_that_goes_on_between_its_layers_is_a_sign() -> None:
-    bench = Bench(profile=DeviceProfile("slow", verify_s=40.0))
-    bench.welcome(b"a")
+    bench = Bench(profile=DeviceProfile("slow", verify_s=40.0)).with_robots(b"a")
     ages: list[float] = []
     engine = bench.engine
     judge = engine.verify
@@ -138,8 +118,7 @@ def test_a_forward_that_goes_on_between_its_layers_is_a_sign() -> None:
 
 
 def test_a_robot_that_is_gone_leaves_no_gauge_that_would_alert_for_ever() -> None:
-    bench = Bench()
-    bench.welcome(b"a")
+    bench = Bench().with_robots(b"a")
     bench.ask(b"a", begin(round_trip_s=0.4))
     found = shot(bench)
     assert found.values(s.ROBOT_RTT) == {("unnamed",): 0.4} and found.values(s.ROBOT_SILENT).keys() == {("unnamed",)}

@@ -7,6 +7,7 @@ import logging
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from http import HTTPStatus
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
@@ -74,8 +75,7 @@ def test_unknown_pages_name_the_known_ones_and_nothing_is_written_to(server: Htt
 
 
 def test_metrics_hold_every_series_of_the_catalogue_and_only_numbers_of_the_server() -> None:
-    bench = Bench()
-    bench.welcome(b"a")
+    bench = Bench().with_robots(b"a")
     bench.ask(b"a", begin(max_tokens=8, idle=Idle.DECODE))
     bench.post.now += PUBLISH_S
     bench.turns(1)
@@ -103,12 +103,9 @@ def test_a_page_that_fails_answers_500_and_the_next_request_is_served(caplog: py
     def broken(_: str) -> Answer:
         raise RuntimeError("no such figure")
 
-    server = HttpServer("127.0.0.1", 0, {"/broken": broken, "/ok": ok})
-    try:
+    with closing(HttpServer("127.0.0.1", 0, {"/broken": broken, "/ok": ok})) as server:
         assert get(server, "/broken")[0] == HTTPStatus.INTERNAL_SERVER_ERROR and "no such figure" in caplog.text
         assert get(server, "/ok")[0] == HTTPStatus.OK
-    finally:
-        server.close()
 
 
 def test_slow_clients_take_a_bounded_number_of_places_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,8 +155,7 @@ def test_connections_of_the_chat_api_are_handed_over_unread_and_others_are_pages
         taken.append(connection.recv(100))
         connection.sendall(b"HTTP/1.0 204 No Content\r\n\r\n")
 
-    server = HttpServer("127.0.0.1", 0, {"/ok": ok})
-    try:
+    with closing(HttpServer("127.0.0.1", 0, {"/ok": ok})) as server:
         server.hand_over(take)
         assert get(server, "/ok")[0] == HTTPStatus.OK and get(server, "/v10")[0] == HTTPStatus.NOT_FOUND
         for parts in ([b"GET /v1/models HTTP/1.1\r\n"], [b"PO", b"ST /v1/", b"chat/completions HTTP/1.1\r\n"]):
@@ -171,18 +167,13 @@ def test_connections_of_the_chat_api_are_handed_over_unread_and_others_are_pages
         assert len(taken) == 2 and taken[0] == b"GET /v1/models HTTP/1.1\r\n" and taken[1].startswith(b"POST /v1/")
         server.hand_over(None)
         assert get(server, "/v1/models")[0] == HTTPStatus.NOT_FOUND
-    finally:
-        server.close()
 
 
 def test_who_asks_the_chat_api_while_the_model_loads_is_told_to_come_again() -> None:
-    server = HttpServer("127.0.0.1", 0, {"/ok": ok}, chat_api=True)
-    try:
+    with closing(HttpServer("127.0.0.1", 0, {"/ok": ok}, chat_api=True)) as server:
         for path, data in (("/v1/models", None), ("/v1/chat/completions", b"{}")):
             with pytest.raises(HTTPError) as refused:
                 urlopen(Request(f"{server.url}{path}", data), timeout=60)
             assert refused.value.code == HTTPStatus.SERVICE_UNAVAILABLE and refused.value.headers["Retry-After"] == "2"
             assert "the model is loaded" in json.loads(refused.value.read())["error"]["message"]
         assert get(server, "/ok")[0] == HTTPStatus.OK and get(server, "/v10")[0] == HTTPStatus.NOT_FOUND
-    finally:
-        server.close()

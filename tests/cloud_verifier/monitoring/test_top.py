@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from contextlib import closing
 from http import HTTPStatus
 
 import pytest
@@ -53,11 +54,8 @@ def test_a_table_of_every_verifier_with_its_sessions() -> None:
 def test_a_gateways_replicas_are_a_table() -> None:
     gateway = GatewayHealth(lambda: 0.0, 60.0)
     gateway.turn(lambda: [status("replica-1", sessions=3, late=0.5)], 9, 2)
-    server = HttpServer("127.0.0.1", 0, pages_of(gateway))
-    try:
+    with closing(HttpServer("127.0.0.1", 0, pages_of(gateway))) as server:
         text = shown(server.url)
-    finally:
-        server.close()
     (line,) = (line for line in text.splitlines() if "replica-1" in line)
     assert "3/4" in line and "50 %" in line and "tcp://10.0.0.5:5556" in line
     assert "sent on 9  turned away 2" in text
@@ -66,12 +64,11 @@ def test_a_gateways_replicas_are_a_table() -> None:
 @pytest.mark.parametrize("body", [b"[]", b"<html>", b'{"robots": 3}', b"\xff"])
 def test_what_is_no_load_is_named_so(body: bytes) -> None:
     page: Page = lambda _: (HTTPStatus.OK, body, "application/json")  # noqa: E731
-    server = HttpServer("127.0.0.1", 0, {"/load": page})
-    try:
-        with pytest.raises(Unreachable, match="its /load is not that of a verifier"):
-            fetch(server.url)
-    finally:
-        server.close()
+    with (
+        closing(HttpServer("127.0.0.1", 0, {"/load": page})) as server,
+        pytest.raises(Unreachable, match="its /load is not that of a verifier"),
+    ):
+        fetch(server.url)
 
 
 def test_an_address_that_is_none_is_a_line_beside_the_others() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import closing
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -13,21 +13,16 @@ import pytest
 
 from cloud_verifier.__main__ import main
 from speculation.wire import BeginStep, Commit, Idle, Welcome
-from tests.cloud_verifier.process import ANSWER, PROMPTS, Robot, Target, Verifier, jpeg, make_target, start
+from tests.cloud_verifier.process import ANSWER, PROMPTS, Robot, Target, Verifier, jpeg, start
 from tests.edge_drafter.test_decoder import wait_for
 
 TRACE = bytes(range(16))
 
 
 @pytest.fixture(scope="module")
-def target(tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Target:
-    return make_target(tiny_target, tmp_path_factory.mktemp("watched"))
-
-
-@pytest.fixture(scope="module")
-def verifier(target: Target) -> Iterator[Verifier]:
+def verifier(served: Target) -> Iterator[Verifier]:
     words = ("--dtype", "float64", "--http", "0", "--log-format", "json", "--max-sessions", "2")
-    verifier = start(target.folder, *words)
+    verifier = start(served.folder, *words)
     yield verifier
     assert verifier.stop() == 0
 
@@ -53,13 +48,12 @@ def value(metrics: str, name: str) -> float:
 
 
 def test_a_robots_step_is_in_the_figures_and_by_its_trace_in_the_log(
-    verifier: Verifier, target: Target, capsys: pytest.CaptureFixture[str]
+    verifier: Verifier, served: Target, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert page(verifier, "/health") == "ok\n"
     wait_for(lambda: is_ready(verifier))  # it is, a moment after the line that it serves
-    robot = Robot(verifier.address)
-    try:
-        robot.send(target.hello)
+    with closing(Robot(verifier.address)) as robot:
+        robot.send(served.hello)
         assert isinstance(robot.receive(), Welcome)
         message = BeginStep(1, PROMPTS[0], jpeg(0), max_tokens=ANSWER, idle=Idle.DECODE, trace=TRACE)
         robot.send(message)
@@ -72,13 +66,11 @@ def test_a_robots_step_is_in_the_figures_and_by_its_trace_in_the_log(
         tokens_total = 'generation_tokens_total{class="interactive"}'
         wait_for(lambda: value(page(verifier, "/metrics"), tokens_total) == tokens)
         wait_for(lambda: json.loads(page(verifier, "/load"))["robots"])
-    finally:
-        robot.close()
     metrics = page(verifier, "/metrics")
-    assert tokens == len(target.truths[0])
+    assert tokens == len(served.truths[0])
     assert value(metrics, 'ledger_choices_total{choice="decode"}') == tokens
     assert value(metrics, "ready") == 1 and value(metrics, 'engine_busy_seconds_total{work="verify"}') > 0
-    assert json.loads(page(verifier, "/version"))["fingerprint"] == target.hello.model
+    assert json.loads(page(verifier, "/version"))["fingerprint"] == served.hello.model
     assert json.loads(page(verifier, "/load"))["session_places"] == 2
     wait_for(lambda: any('"event": "step"' in line for line in verifier.log))
     lines = [json.loads(line) for line in verifier.log]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,13 +32,6 @@ def address_in(log: list[str]) -> str:
     found = [match[1] for line in log if (match := re.search(r"OpenAI chat API of \S+ at (\S+)", line))]
     assert found, log
     return found[0]
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def client(url: str, key: str, **how: Any) -> OpenAI:

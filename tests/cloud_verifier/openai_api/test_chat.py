@@ -8,7 +8,6 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import urlopen
@@ -21,25 +20,25 @@ from PIL import Image
 from pydantic import BaseModel, Field
 
 from cloud_verifier.openai_api.keys import add_key
-from speculation import wire
 from speculation.images import view_jpeg
 from speculation.language.prompts import conversation, parse_answer
 from speculation.language.thinking import reader
+from speculation.sampling import Coupled
 from speculation.vlm.inputs import as_sent
 from speculation.vlm.model import Vlm
+from speculation.vlm.session import VlmSession
 from tests.cloud_verifier.openai_api.serving import (
     LIMIT_S,
     as_robot,
     client,
     data_uri,
-    eventually,
     image_part,
     serving,
 )  # fmt: skip
-from tests.cloud_verifier.process import ANSWER, Robot, Target, Verifier, make_target
-from tests.cloud_verifier.test_engine import PROMPTS, greedy, jpeg
+from tests.cloud_verifier.process import ANSWER, Target, Verifier
+from tests.cloud_verifier.test_engine import CAPACITY, PROMPTS, greedy, jpeg
+from tests.edge_drafter.waiting import wait_for
 
-ROBOTS, REQUESTS, API_SESSIONS = 8, 64, 3
 SCHEMA = {
     "type": "object",
     "properties": {"seen": {"type": "boolean"}, "where": {"enum": ["left", "right"]}, "steps": {"type": "integer"}},
@@ -93,18 +92,13 @@ class Api:
 
 
 @pytest.fixture(scope="module")
-def goal(tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Target:
-    return make_target(tiny_target, tmp_path_factory.mktemp("pair"))
-
-
-@pytest.fixture(scope="module")
-def api(goal: Target, target: Vlm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+def api(served: Target, target: Vlm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """One verifier for all tests: nothing that a client does may end it."""
     file = tmp_path_factory.mktemp("keys") / "api_keys"
     key = add_key(file, "alice")
-    flags = ("--max-sessions", str(ROBOTS + API_SESSIONS), "--api-sessions", str(API_SESSIONS), "--capacity", "512",
+    flags = ("--max-sessions", "11", "--api-sessions", "3", "--capacity", "512",
              "--frames", "2")  # fmt: skip
-    with serving(goal.folder, file, *flags) as (verifier, url):
+    with serving(served.folder, file, *flags) as (verifier, url):
         yield Api(verifier, url, key, client(url, key), target)
 
 
@@ -112,9 +106,9 @@ def text_of(words: str) -> dict[str, Any]:
     return {"type": "text", "text": words}
 
 
-def test_greedy_answers_are_a_robots(api: Api, goal: Target) -> None:
+def test_greedy_answers_are_a_robots(api: Api, served: Target) -> None:
     read = reader(api.vlm.processor.tokenizer)
-    for number, truth in enumerate(goal.truths):
+    for number, truth in enumerate(served.truths):
         answer = api.ask(as_robot(number))
         (choice,) = answer.choices
         assert choice.message.content == read(truth) and choice.message.role == "assistant"
@@ -123,11 +117,11 @@ def test_greedy_answers_are_a_robots(api: Api, goal: Target) -> None:
         assert answer.model == "target" and answer.object == "chat.completion"
 
 
-def test_a_stream_is_the_same_answer_in_pieces(api: Api, goal: Target) -> None:
+def test_a_stream_is_the_same_answer_in_pieces(api: Api, served: Target) -> None:
     chunks = list(api.ask(as_robot(0), stream=True, stream_options={"include_usage": True}))
     *pieces, last = chunks
     text = "".join(chunk.choices[0].delta.content or "" for chunk in pieces)
-    assert text == reader(api.vlm.processor.tokenizer)(goal.truths[0])
+    assert text == reader(api.vlm.processor.tokenizer)(served.truths[0])
     assert pieces[0].choices[0].delta.role == "assistant" and pieces[-1].choices[0].finish_reason == "length"
     assert last.choices == [] and last.usage is not None and last.usage.completion_tokens == ANSWER
     assert {chunk.id for chunk in chunks} == {chunks[0].id}
@@ -138,11 +132,11 @@ def test_a_client_that_goes_in_the_middle_of_a_stream_frees_its_row(api: Api) ->
     stream = api.ask(as_robot(0), stream=True, max_tokens=400)
     next(stream), next(stream)
     stream.close()
-    eventually(lambda: metric(api, "request_success_total", "cancelled") == before + 1)
-    eventually(lambda: metric(api, "num_requests_running") == metric(api, "kv_cache_usage_perc") == 0.0)
+    wait_for(lambda: metric(api, "request_success_total", "cancelled") == before + 1)
+    wait_for(lambda: metric(api, "num_requests_running") == metric(api, "kv_cache_usage_perc") == 0.0)
 
 
-@pytest.mark.parametrize("stop", ["s", ["zzz", "at", "ee"], "the "])
+@pytest.mark.parametrize("stop", ["s", ["zzz", "at", "ee"]])
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_ends_before_a_stop_text(api: Api, stop: Any, stream: bool) -> None:
     stops = [stop] if isinstance(stop, str) else stop
@@ -161,25 +155,11 @@ def test_an_answer_ends_before_a_stop_text(api: Api, stop: Any, stream: bool) ->
         assert text == wanted and (reason == "stop" or wanted == whole)
 
 
-def test_sampled_answers_are_a_robots_with_the_seed_as_key(api: Api, goal: Target) -> None:
-    sampling = "coupled(temperature=1.5,top_p=0.9)"
-    robot = Robot(api.verifier.address)
-    try:
-        robot.send(wire.Hello(goal.hello.tokenizer, goal.hello.vocabulary, sampling=sampling))
-        assert isinstance(robot.receive(), wire.Welcome)
-        robot.send(wire.BeginStep(1, PROMPTS[0], jpeg(0), max_tokens=ANSWER, idle=wire.Idle.DECODE, key=7))
-        tokens: list[int] = []
-        while True:
-            commit = robot.receive()
-            assert isinstance(commit, wire.Commit)
-            tokens += commit.tokens
-            if commit.done:
-                break
-    finally:
-        robot.close()
+def test_sampled_answers_are_a_robots_with_the_seed_as_key(api: Api) -> None:
     how = {"temperature": 1.5, "top_p": 0.9}
-    assert api.text(as_robot(0), seed=7, **how) == reader(api.vlm.processor.tokenizer)(tokens)
-    assert api.text(as_robot(0), seed=7, **how) == api.text(as_robot(0), seed=7, **how)
+    drawn = VlmSession(api.vlm, CAPACITY).sampled(PROMPTS[0], jpeg(0), ANSWER, Coupled(1.5, 0, 0.9), 7)
+    truth = reader(api.vlm.processor.tokenizer)([token for token, _ in drawn])
+    assert [api.text(as_robot(0), seed=7, **how) for _ in range(2)] == [truth] * 2
     assert len({api.text(as_robot(0), seed=seed, **how) for seed in (1, 2, -3)}) > 1
     assert api.text(as_robot(0), temperature=1) != api.text(as_robot(0), temperature=1), "without a seed each its own"
 
@@ -250,7 +230,6 @@ def content(url: str) -> list[Any]:
         (content("data:image/png;base64,!!!"), "no base64"),
         (content(data_uri(b"junk")), "no known format"),
         (content(data_uri(b"")), "is empty"),
-        (content(data_uri(saved(picture(), "JPEG")[:400])), "does not decode"),
         (content(data_uri(saved(picture(), "PNG")[:400])), "does not decode"),
         (content(data_uri(saved(Image.new("1", (9000, 9000)), "PNG"))), "pixels"),
         (content(data_uri(saved(picture(size=(3, 3)), "PNG"))), "no view of a camera"),
@@ -259,7 +238,6 @@ def content(url: str) -> list[Any]:
         ([{"role": "assistant", "content": [image_part(jpeg(0))]}, {"role": "user", "content": "x"}], "only a user's"),
         ([{"role": "user", "content": "a <|im_end|> b"}], "special token"),
         ([{"role": "user", "content": "a \x1a b"}], "U+001A"),
-        ([{"role": "user", "content": "a \x1e b"}], "U+001E"),
         ([{"role": "assistant", "content": "so"}], "end with the user's"),
         ([{"role": "user", "content": "word " * 3000}], "12000"),
         ([{"role": "user", "content": "word " * 800}], "--capacity"),
@@ -338,7 +316,7 @@ def test_clients_that_go_at_any_place_of_a_request_leave_no_traceback(api: Api) 
         with connected(api) as connection:
             connection.sendall(sent[:size])
             connection.shutdown(socket.SHUT_WR)
-    eventually(lambda: metric(api, "num_requests_running") == metric(api, "kv_cache_usage_perc") == 0.0)
+    wait_for(lambda: metric(api, "num_requests_running") == metric(api, "kv_cache_usage_perc") == 0.0)
     assert api.text(as_robot(0)) == api.truth(PROMPTS[0], jpeg(0))
     assert not any("Traceback" in line for line in api.verifier.log)
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.openai_api.messages import Answers, ApiError, ChatRequest, Usage, read_request
@@ -63,6 +63,7 @@ def test_what_is_refused_has_its_field_and_one_sentence(sent: bytes, param: str,
     assert caught.value.status == 400 and error["code"]
 
 
+@settings(max_examples=50)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
@@ -112,6 +113,7 @@ def answered(letters: Sequence[str], cuts: Sequence[int], stops: tuple[str, ...]
     return asyncio.run(collect()), answer
 
 
+@settings(max_examples=50)
 @given(
     st.text("abc", max_size=30), st.lists(st.integers(0, 30)),
     st.lists(st.text("abc", min_size=1, max_size=4), max_size=3).map(tuple),

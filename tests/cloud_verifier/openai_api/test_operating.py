@@ -12,8 +12,9 @@ import openai
 import pytest
 
 from cloud_verifier.__main__ import main
-from tests.cloud_verifier.openai_api.serving import LIMIT_S, as_robot, client, eventually, serving
+from tests.cloud_verifier.openai_api.serving import LIMIT_S, as_robot, client, serving
 from tests.cloud_verifier.process import frontends_of
+from tests.edge_drafter.waiting import wait_for
 
 CLIENTS = ("alice", "bob", "carol", "dave")
 
@@ -46,15 +47,15 @@ def test_a_day_of_the_chat_api(tiny_target: Path, tmp_path: Path, capsys: pytest
 
         lines = file.read_text().splitlines()
         file.write_text("\n".join(line for line in lines if not line.startswith("dave")) + "\neve short\n")
-        eventually(lambda: any("who may use the chat API stays as it was" in line for line in verifier.log))
+        wait_for(lambda: any("who may use the chat API stays as it was" in line for line in verifier.log))
         assert clients["dave"].models.list().data, "a file that cannot be used changes nothing"
         file.write_text("\n".join(line for line in lines if not line.startswith("dave")))
-        eventually(lambda: status(url, keys["dave"]) == 401)
+        wait_for(lambda: status(url, keys["dave"]) == 401)
 
         (api,) = [pid for pid in frontends_of(verifier.process.pid) if b"openai_api" in command_of(pid)]
         os.kill(api, signal.SIGKILL)
-        eventually(lambda: any("starting another" in line for line in verifier.log))
-        eventually(lambda: status(url, keys["carol"]) == 200)
+        wait_for(lambda: any("starting another" in line for line in verifier.log))
+        wait_for(lambda: status(url, keys["carol"]) == 200)
         again = clients["carol"].chat.completions.create(**ask)  # type: ignore[call-overload]
         assert again.choices[0].message.content == whole
 
@@ -62,7 +63,7 @@ def test_a_day_of_the_chat_api(tiny_target: Path, tmp_path: Path, capsys: pytest
         next(stream)
         ending = threading.Thread(target=verifier.stop)
         ending.start()
-        eventually(lambda: any("draining" in line for line in verifier.log))
+        wait_for(lambda: any("draining" in line for line in verifier.log))
         with pytest.raises(openai.APIStatusError) as drained:
             clients["carol"].chat.completions.create(**ask)  # type: ignore[call-overload]
         assert drained.value.status_code == 503 and "drained" in drained.value.message

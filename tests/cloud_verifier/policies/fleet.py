@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cloud_verifier.config import Limits, Scheduling
-from cloud_verifier.estimator import Costs
+from cloud_verifier.estimator import Costs, Estimator
 from cloud_verifier.interfaces import ModelInfo
 from cloud_verifier.policies import Batch
 from cloud_verifier.scheduler import Scheduler
@@ -17,7 +17,6 @@ from cloud_verifier.step import Step
 from speculation.pass_cost import Load, PassCost
 from speculation.service_classes import SERVICE_CLASSES, ServiceClass
 from speculation.wire import BeginStep, Commit, Draft, Idle
-from tests.cloud_verifier.policies.rows import Declared
 from tests.cloud_verifier.timeline import judge
 from vlm_nav_evaluation.virtual_time import timeline as virtual_time
 
@@ -71,7 +70,7 @@ class Fleet:
 
     def __post_init__(self) -> None:
         limits = Limits(max_sessions=256)
-        self.scheduler = Scheduler(MODEL, self.settings, limits, Costs(Declared(self.cost)))
+        self.scheduler = Scheduler(MODEL, self.settings, limits, Costs(Estimator(self.cost)))
         self._random = [random.Random(f"{self.seed} {index}") for index in range(len(self.robots))]
         self._numbers = [0] * len(self.robots)
         self._rounds = [0] * len(self.robots)

@@ -1,40 +1,22 @@
-"""Steps that wait for a pass, made by hand: for tests that ask a policy directly."""
+"""Steps that wait for a pass, made by hand: for tests that ask a policy directly, and whose deadlines it keeps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from cloud_verifier.choice import Choice
 from cloud_verifier.estimator import Costs, Estimator
 from cloud_verifier.ledger import Ledger
-from cloud_verifier.policies import Budget
+from cloud_verifier.policies import Budget, Policy
+from cloud_verifier.policies.batch_builder import Candidate
+from cloud_verifier.policies.step_choice import choose
 from cloud_verifier.step import Step
-from speculation.pass_cost import Load, PassCost
+from speculation.pass_cost import Load
 from speculation.service_classes import INTERACTIVE, ServiceClass
 from speculation.wire import BeginStep, Draft, Idle, begin_digest
 from tests.cloud_verifier.steps import step_of
 
 BUDGET = Budget(rows=8, tokens=1000, collect_s=0.0)
-
-
-class Declared(Estimator):
-    """An estimator that knows the price of a pass."""
-
-    def __init__(self, cost: PassCost) -> None:
-        super().__init__()
-        self._declared = cost
-
-    @property
-    def known(self) -> bool:
-        return True
-
-    @property
-    def priced(self) -> bool:
-        return True
-
-    def observe(self, load: Load, seconds: float) -> None: ...
-
-    def seconds(self, load: Load) -> float:
-        return self._declared.seconds(load)
 
 
 def waiting(
@@ -68,3 +50,21 @@ def waiting(
         came = since if arrives is None else arrives
         step.offer(Draft(1, 1, 0, begin_digest("p", b"j"), list(draft), given, draft_ms=draft_ms), came)
     return step
+
+
+def choice_of(step: Step) -> Choice:
+    choice = choose(step, 0.0, Estimator())
+    assert choice is not None
+    return choice
+
+
+def kept_by(policy: Policy, steps: Sequence[Step], cost: Estimator, budget: Budget) -> set[Step]:
+    """Return the steps whose first pass ends by their deadline, as it was at time 0."""
+    now, left, kept = 0.0, list(steps), set()
+    while left:
+        batch = policy.schedule(left, now, Costs(cost), budget)
+        assert batch.choices, "nothing runs while something is ready"
+        now += cost.seconds(Load.total(step.load(choice) for step, choice in batch.choices.items()))
+        kept |= {step for step in batch.choices if now <= Candidate(step, choice_of(step), 0.0, cost).deadline}
+        left = [step for step in left if step not in batch.choices]
+    return kept

@@ -9,17 +9,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.config import Scheduling
+from cloud_verifier.estimator import Estimator
 from cloud_verifier.policies import POLICIES
 from cloud_verifier.policies.prefill_chunks import LEAST
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load, PassCost
 from speculation.service_classes import SERVICE_CLASSES
-from speculation.wire import BeginStep, Idle
+from speculation.wire import Idle
 from tests.cloud_verifier.policies.fleet import Fleet, Robot
-from tests.cloud_verifier.policies.rows import BUDGET, Declared, waiting
-from tests.cloud_verifier.policies.schedules import kept_by
+from tests.cloud_verifier.policies.rows import BUDGET, kept_by, waiting
 from tests.cloud_verifier.scheduling import Bench, rows_of
-from tests.cloud_verifier.steps import step_of
 
 DEAR = PassCost(0.0175, 0.0, 0.0, 0.0825)
 """Each draft token makes a pass longer by 17.5 % of one that decodes."""
@@ -43,9 +42,9 @@ def test_useless_drafts_make_no_robot_of_several_slower_than_decoding(policy: st
 
 
 @st.composite
-def crowded(draw: st.DrawFn) -> tuple[list[Step], Declared, int]:
+def crowded(draw: st.DrawFn) -> tuple[list[Step], Estimator, int]:
     """Return steps alike, more than a pass has places, that a hidden schedule of full and part-filled passes keeps."""
-    cost = Declared(PassCost(0.001, 0.0, 1e-5, draw(st.floats(0.001, 0.05))))
+    cost = Estimator(PassCost(0.001, 0.0, 1e-5, draw(st.floats(0.001, 0.05))))
     rows, fill = draw(st.integers(1, 4)), draw(st.integers(1, 2))
     steps, now, loose = list[Step](), 0.0, draw(st.sampled_from([1e-6, 0.02, 0.2]))
     for _ in range(draw(st.integers(2, 5))):
@@ -61,19 +60,12 @@ def crowded(draw: st.DrawFn) -> tuple[list[Step], Declared, int]:
 @settings(max_examples=20, deadline=None)
 @given(given=crowded())
 def test_all_deadlines_are_kept_if_some_schedule_of_small_passes_does(
-    policy: str, given: tuple[list[Step], Declared, int]
+    policy: str, given: tuple[list[Step], Estimator, int]
 ) -> None:
     """By deadline, as many as fit: for rows alike and passes of so many places there is no better order."""
     steps, cost, rows = given
     budget = replace(BUDGET, rows=rows, guard_s=10.0)
     assert kept_by(POLICIES[policy](), steps, cost, budget) == set(steps)
-
-
-def prompt(index: int, since: float, tokens: int) -> Step:
-    """Return a step that is to be fed so many tokens."""
-    step = step_of(BeginStep(1, "p", b"j"), index=index, now=since)
-    step.prefill.prepared((), tokens, image_tokens=0)
-    return step
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -85,7 +77,8 @@ def test_a_prompt_among_robots_that_are_answered_is_fed_in_a_bounded_time(
 ) -> None:
     """Once it has waited for `--patience-s` every turn of its feeds a block of the cache at least."""
     bench = Bench(policy=policy, max_batch=rows, patience_s=patience, collect_s=0.0)
-    bench.scheduler.costs.passes = cost = Declared(DEAR)
+    bench.scheduler.costs.passes = cost = Estimator(DEAR)
+    cost.observe = lambda load, seconds: None  # type: ignore[method-assign]
     for row in range(robots):
         bench.begin(row, idle=Idle.DECODE, max_tokens=400)
     while any(bench.step(row).pending for row in range(robots)):

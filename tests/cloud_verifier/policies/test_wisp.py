@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_verifier.estimator import Costs
+from cloud_verifier.estimator import Costs, Estimator
 from cloud_verifier.policies.batch_builder import Candidate
 from cloud_verifier.policies.step_choice import choose
 from cloud_verifier.policies.wisp import Wisp
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load, PassCost
 from speculation.service_classes import BATCH, SERVICE_CLASSES
-from tests.cloud_verifier.policies.rows import BUDGET, Declared, waiting
+from tests.cloud_verifier.policies.rows import BUDGET, waiting
 
-COST = Declared(PassCost(0.001, 0.0, 1e-6, 0.02))
+COST = Estimator(PassCost(0.001, 0.0, 1e-6, 0.02))
 CLASSES = [each for each in SERVICE_CLASSES.values() if each is not BATCH]
 JUDGED = [(4, 3)] * 400
 """Three of four draft tokens were accepted, over and over: alpha = 3/4."""

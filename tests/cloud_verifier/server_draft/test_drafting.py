@@ -94,25 +94,6 @@ def paths_of(tree: Tree) -> dict[tuple[int, ...], float]:
     return dict(zip(paths, tree.reach, strict=True))
 
 
-def test_a_batch_drafts_what_each_row_would_draft_alone(draft: Vlm) -> None:
-    """Answers that follow the draft, leave it at any place, or jump; rows that skip a turn."""
-    drafts = beside(draft)
-    dice = np.random.default_rng(1)
-    answers: list[list[int]] = [[], [7, 9], []]
-    for turn in range(6):
-        rows = [
-            asking(index, tuple(answer), 1 + (turn + index) % 4)
-            for index, answer in enumerate(answers)
-            if (turn + index) % 3 or not turn
-        ]
-        given = drafted(drafts, *rows)
-        assert set(given) == {row.index for row in rows}
-        for row in rows:
-            assert given[row.index] == alone(draft, row.index, row.answer, row.self_draft)
-            right = int(dice.integers(0, row.self_draft + 1))
-            answers[row.index] += [*given[row.index][:right], int(dice.integers(0, draft.vocabulary))]
-
-
 def test_a_long_answer_that_is_taken_up_again_is_fed_in_pieces(draft: Vlm, monkeypatch: pytest.MonkeyPatch) -> None:
     most, fed = 8, list[int]()
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_verifier.estimator import Costs
+from cloud_verifier.estimator import Costs, Estimator
 from cloud_verifier.ledger import Ledger
 from cloud_verifier.policies.prefill_chunks import LEAST
 from cloud_verifier.server_draft.costs import DraftCosts
@@ -16,7 +16,6 @@ from speculation.cancellation import Stop
 from speculation.pass_cost import PassCost
 from speculation.wire import BeginStep, Idle
 from tests.cloud_verifier.fake_target import FakeSelfDraft
-from tests.cloud_verifier.policies.rows import Declared
 from tests.cloud_verifier.steps import step_of
 
 DECODE_S = 0.05
@@ -39,7 +38,7 @@ class Timed(FakeSelfDraft):
 def begun(index: int, tokens: int) -> Step:
     """Return a step, being answered, whose prompt the draft model is to read."""
     message = BeginStep(1, "p".ljust(tokens + 1), b"jpeg", idle=Idle.LEDGER)
-    ledger = Ledger(Costs(Declared(PassCost(0.0, 0.0, 0.0, DECODE_S))))
+    ledger = Ledger(Costs(Estimator(PassCost(0.0, 0.0, 0.0, DECODE_S))))
     step = step_of(message, index=index, ledger=ledger)
     step.prefill.prepared((), image_tokens=0)
     step.prefilled(0, 0.0)
@@ -47,6 +46,7 @@ def begun(index: int, tokens: int) -> Step:
     return step
 
 
+@settings(max_examples=40)
 @given(tokens=st.integers(0, 400), limit_s=st.floats(0.0, 0.5), charged_s=st.none() | st.floats(0.0, 1.0))
 def test_pieces_keep_their_limit_and_the_account_pays_what_they_took(
     tokens: int, limit_s: float, charged_s: float | None
