@@ -9,8 +9,8 @@ from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load
 from speculation.sampling import GREEDY, SamplingScheme
-from speculation.wire import BeginStep, Commit
-from tests.cloud_verifier.fake_target import FakeEngine
+from speculation.wire import BeginStep, Commit, Draft, Idle
+from tests.cloud_verifier.fake_target import FakeEngine, greedy
 
 JPEG = b"jpeg"
 
@@ -87,3 +87,20 @@ def rows_of(batch: Batch) -> list[Row]:
         if step not in batch.choices
     ]
     return [step.row for step in batch.choices if step.row is not None] + chunks
+
+
+def waiting_bench(**settings: object) -> Bench:
+    """Return a bench whose session 0 has credit, expects drafts after 0.5 s, and waits for one; 1 and 2 are WAIT."""
+    bench = Bench(**settings)  # type: ignore[arg-type]
+    for row in (1, 2):
+        bench.begin(row, idle=Idle.WAIT)
+        bench.turn()
+    truth = greedy("long 0", JPEG, 200)
+    bench.begin(0, idle=Idle.LEDGER, max_tokens=200)
+    bench.turn()
+    commit = bench.turn()[0]
+    for round in (1, 2, 3, 4, 5):
+        end = commit.start + len(commit.tokens)
+        bench.scheduler.offer(0, Draft(1, round, end, commit.digest, truth[end : end + 3]), bench.now + 0.5)
+        commit = bench.turn()[0]
+    return bench
