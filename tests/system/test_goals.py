@@ -39,7 +39,7 @@ def verifiers(turning_model: Path, stopping_model: Path, relay: Relay) -> Iterat
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the trace is written."""
+    """Takes the trace when a goal ends."""
     return tmp_path_factory.mktemp("trace") / "trace.json"
 
 

@@ -50,7 +50,7 @@ def test_a_namespace_leaves_the_robots_own_topics_alone_and_a_goal_outlives_a_br
             return "Done: turn left small" in observer.last["vlm_nav/prompt"].data
 
         # One answer publishes its turn several times; a turn is done when odometry has shown it.
-        until(knows, "the next question tells of a turn")
+        until(knows, "the next prompt lists a turn")
         dies("vlm_nav")
         record.clear()
         until(lambda: robot.turns() > 0, "the robot turns again, although nobody sent the goal again")

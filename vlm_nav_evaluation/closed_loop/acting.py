@@ -219,7 +219,9 @@ def figures(episodes: Sequence[ActingEpisode], shortest_m: dict[int, float]) -> 
             }
         )
     order = list(BEHAVIOURS)
-    return sorted(rows, key=lambda row: (row["rtt_ms"], row["dead"], row["mode"], order.index(row["behaviour"])))
+    return sorted(
+        rows, key=lambda row: (row["rtt_ms"], _seconds(row["dead"]), row["mode"], order.index(row["behaviour"]))
+    )
 
 
 def outages(text: str) -> list[str]:
@@ -227,12 +229,16 @@ def outages(text: str) -> list[str]:
     found = [word.strip() for word in text.split(",")]
     for each in found:
         try:
-            dead_s, every_s = map(float, each.split("/"))
+            dead_s, every_s = _seconds(each)
         except ValueError:
             raise argparse.ArgumentTypeError(f"{each!r}: write dead seconds of every so many, e.g. 10/30") from None
         if not 0.0 <= dead_s < every_s <= TIME_S:
             raise argparse.ArgumentTypeError(f"{each!r}: a link is dead for a part of a time of at most {TIME_S:g} s")
     return list(dict.fromkeys(found))
+
+
+def _seconds(dead: str) -> list[float]:
+    return [float(word) for word in dead.split("/")]
 
 
 def _case(episode: ActingEpisode) -> Case:

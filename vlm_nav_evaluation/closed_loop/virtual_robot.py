@@ -274,7 +274,7 @@ class ActingEpisode(Measured):
     actions: int
     total_s: float
     dead: str = ALWAYS_UP
-    """How the link was dead, as `acting --dead` has it."""
+    """Says for how many seconds of every how many the link was dead, as `acting --dead` does."""
 
     @property
     def standing_s(self) -> float:

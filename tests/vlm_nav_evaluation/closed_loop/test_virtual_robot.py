@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 from typing import Any, cast
@@ -20,7 +19,6 @@ from spec_vlm_nav.navigator import Navigator, NavigatorConfig
 from spec_vlm_nav.runner import SOURCE
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.language.prompts import SEARCH_FORM, Blocked, ResponseOrder, Vocabulary
-from vlm_nav_evaluation.closed_loop.acting import figures, outages
 from vlm_nav_evaluation.closed_loop.timelines import AnswerTimeline, Timelines
 from vlm_nav_evaluation.closed_loop.virtual_robot import (
     ALWAYS_UP,
@@ -104,12 +102,6 @@ def test_a_link_carries_what_it_is_not_dead_for(times: list[float], dead_s: floa
         before = now, carried
 
 
-@pytest.mark.parametrize("text", ["", "10", "10/5", "x/3", "-1/5", "1/400"])
-def test_what_is_no_outage_is_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError):
-        outages(text)
-
-
 def test_a_verifier_that_always_says_turn_moves_the_robot_no_further_than_the_minutes_budget(
     timelines: Timelines,
 ) -> None:
@@ -173,19 +165,6 @@ def test_a_search_in_the_closed_loop_asks_what_the_robot_asks() -> None:
         prompts.read(SEARCHED[turn])
     assert asked == [prompt for prompt, _ in answers.asked]
     assert "Doors: " in asked[1] and "Last seen: " in asked[2] and " blocked" in asked[-1]
-
-
-def test_standing_is_compared_in_the_same_rooms() -> None:
-    def episode(seed: int, behaviour: str, standing: float) -> ActingEpisode:
-        return ActingEpisode(
-            behaviour=behaviour, mode="full", rtt_ms=0.0, seed=seed, success=True, outcome="found", actions=3,
-            total_s=standing + 5.0, moving_s=5.0, path_m=1.0, first_motion_s=[0.2], questions=4, used_ahead=1,
-        )  # fmt: skip
-
-    rows = figures([episode(1, "wait", 10.0), episode(1, "ahead", 2.0), episode(2, "ahead", 50.0)], {1: 1.0})
-    assert [row["behaviour"] for row in rows] == ["wait", "ahead"]
-    assert rows[0]["standing_share"] == 1.0 and rows[1]["standing_share"] == pytest.approx(0.2)
-    assert rows[1]["found"] == 2 and rows[1]["spl"] == 1.0
 
 
 def test_the_speeds_are_those_of_the_simulated_robot() -> None:
