@@ -84,3 +84,17 @@ def test_what_needs_an_earlier_stage_is_left_out(tmp_path: Path, capsys: pytest.
 def test_what_a_pass_costs_is_fitted_on_a_tiny_shape(tmp_path: Path) -> None:
     assert main([*QUICK, "--out", str(tmp_path), "--profile", "tiny"]) == 0
     assert load_cost_profile(tmp_path / COST_FILE).cost.constant_s >= 0.0
+
+
+@pytest.mark.slow
+def test_tiny_shapes_on_a_cpu(tmp_path: Path) -> None:
+    target = gpu.TARGETS[0]
+    stages = [f"{target}_plain", "profile", "break_even"]
+    assert main([*QUICK, "--out", str(tmp_path), "--stages", *stages]) == 0
+    assert summary(tmp_path) == dict.fromkeys(stages, "done")
+    (times,) = json.loads((tmp_path / f"{target}_plain.json").read_text())["models"].values()
+    assert times["prefill_to_library"] > 0.0 and times["decode_to_library"] > 0.0
+    assert load_cost_profile(tmp_path / "pass_cost.json").cost.constant_s >= 0.0
+    assert "T_q measured" not in (tmp_path / "break_even.txt").read_text()  # the table names T_q and T_c alone
+    assert f"T_q {times['verify_with_logits_ms']:g} ms" in (tmp_path / "break_even.txt").read_text()
+    assert (tmp_path / "break_even.png").exists()
