@@ -54,8 +54,14 @@ WITHOUT = {
     "longer trees": "extend=off",
     "interruption": "interrupt=off",
     "predicted ends": "stop_below=0",
+    "effort 1": "effort=1",
+    "effort 0.5": "effort=0.5",
+    "effort 0": "effort=0",
 }
-"""`full` with one technique off, as `--drafting` takes it. Without a queue of branches best_first needs one."""
+"""`full` with one technique off, as `--drafting` takes it. Without a queue of branches best_first needs one.
+
+Effort has no off: with 1 every draft forward that may save time runs, with 0 only those that save more than they take.
+"""
 WITH = {
     "early tokens (fsd)": "early_tokens=on,branches=6,leaves=6",
     "own guess": "own_guess=on",
