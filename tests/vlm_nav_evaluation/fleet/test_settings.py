@@ -10,9 +10,10 @@ import pytest
 
 from speculation.pass_cost import Load
 from vlm_nav_evaluation.__main__ import main
-from vlm_nav_evaluation.fleet import specedge
+from vlm_nav_evaluation.fleet import specedge, wisp
 from vlm_nav_evaluation.fleet.candidates import MODELS
-from vlm_nav_evaluation.fleet.figures import Window, run
+from vlm_nav_evaluation.fleet.figures import Figures, Window, run
+from vlm_nav_evaluation.fleet.systems import Setting
 from vlm_nav_evaluation.fleet.wisp import CLASSES, capacity_table, mean_of, mixed_report, mixed_run, ratios
 from vlm_nav_evaluation.fleet.workload import Workload
 
@@ -64,6 +65,26 @@ def test_ratios_compare_with_the_centralised_verifier_and_with_sled_not() -> Non
     found = ratios(capacities, load)
     assert found == {"central": {"capacity interactive": 3.0, "goodput": 1.5}}
     assert "20 / 24" in capacity_table(capacities)
+
+
+def test_a_capacity_is_that_of_all_seeds_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seed 2 alone allows ten robots, all three together twenty, and what is late in one seed alone decides nothing."""
+    late = {1: (1000, 1000), 2: (10, 20), 3: (1000, 1000)}
+    asked = list[tuple[int, int]]()
+
+    def one_run(setting: Setting, robots: int, seed: int, window: Window, enough: float) -> Figures:
+        assert setting.workload.seed == seed and enough == pytest.approx(3 * wisp.ALLOWED[-1])
+        asked.append((robots, seed))
+        good, fair = late[seed]
+        share = 0.0 if robots <= good else 0.12 if robots <= fair else 1.0
+        return Figures(robots, 100, share, dict.fromkeys(CLASSES, share), 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0)
+
+    monkeypatch.setattr(wisp, "run", one_run)
+    setting = Setting(wisp.systems()["fcfs"], wisp.times_of("appendix C"), Workload(), ("interactive",))
+    found = wisp.capacity_cell(setting, Window(), range(1, 4), 0.0)
+    assert found["robots"] == [10, 20] and found["figures"]["requests"] == 300
+    assert found["violations"][20] == pytest.approx(0.04) and found["violations"][21] is None
+    assert (21, 3) not in asked, "the second seed has shown already that it is too many"
 
 
 def test_sled_carries_21_robots_at_8_tokens_a_second_as_printed_and_with_longer_answers_fewer() -> None:
