@@ -14,6 +14,7 @@ for the first, and not in float64, in which exactness is proven.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -50,12 +51,12 @@ class CacheFull(RuntimeError):
 class KVCache:
     """Keys and values of `rows` sessions with room for `capacity` tokens each, in a pool of `blocks`, allocated once.
 
-    blocks: None for as many as all rows can fill. With fewer, rows may find the pool empty (CacheFull). share: prompts
-    that begin alike share blocks, see `open`. Public state, to read: `length`, `used`, `delta` (lists of int, one
-    entry a row).
+    blocks: None for as many as all rows can fill. With fewer, rows may find the pool empty (CacheFull). Prompts that
+    begin alike share blocks, see `open`. Public state, to read: `length`, `used`, `delta` (lists of int, one entry a
+    row).
     """
 
-    def __init__(self, vlm: Vlm, rows: int, capacity: int, blocks: int | None = None, share: bool = True) -> None:
+    def __init__(self, vlm: Vlm, rows: int, capacity: int, blocks: int | None = None) -> None:
         if rows < 1 or capacity < 1:
             raise ValueError(f"cache of {rows} rows x {capacity} slots: both must be at least 1")
         if capacity > vlm.context:
@@ -68,13 +69,12 @@ class KVCache:
         self._epoch = [0] * rows
         self._parent = np.full((rows, capacity), -1, dtype=np.int64)
         self._logical = np.zeros((rows, capacity), dtype=np.int64)
-        self._share = share
         self._pool = BlockPool(blocks, self._wipe)
         self._tables: list[list[int]] = [[] for _ in range(rows)]
         self.spans = vlm.spans
         # The spare block behind the others takes what padding tokens write; no table has it.
         slots = (blocks + 1) * BLOCK
-        self._kv = tuple(
+        self.keys_and_values = tuple(
             torch.zeros((len(span.layers), 2, vlm.kv_heads, slots, vlm.head_dim), dtype=vlm.dtype, device=span.device)
             for span in self.spans
         )
@@ -83,15 +83,14 @@ class KVCache:
     @staticmethod
     def block_bytes_by_device(vlm: Vlm) -> dict[torch.device, int]:
         """Return the bytes that one block takes on each of a model's devices."""
-        found: dict[torch.device, int] = {}
-        for span in vlm.spans:
-            found[span.device] = found.get(span.device, 0) + len(span.layers) * _layer_bytes(vlm)
-        return found
+        layer = 2 * vlm.kv_heads * BLOCK * vlm.head_dim * vlm.dtype.itemsize
+        layers = Counter(span.device for span in vlm.spans for _ in span.layers)
+        return {device: count * layer for device, count in layers.items()}
 
     @property
     def nbytes(self) -> int:
         """Size of the keys and values in bytes."""
-        return sum(part.nbytes for part in self._kv)
+        return sum(part.nbytes for part in self.keys_and_values)
 
     @property
     def blocks(self) -> int:
@@ -105,15 +104,16 @@ class KVCache:
         survivor. Raises ValueError, with nothing changed, for anything else.
         """
         length, kept = self.length[row], sorted(set(survivors))
+        for slot in (*path, *kept):
+            if not length <= slot < self.used[row]:
+                raise ValueError(f"slot {slot} is not in the scratch {length}..{self.used[row] - 1} of row {row}")
         end = length - 1
         for slot in path:
-            self._check_scratch(row, slot)
             if self._parent[row, slot] != end:
                 raise ValueError(f"slot {slot} does not follow slot {end}: a committed path is a chain from the prefix")
             end = slot
         known = {end}
         for slot in kept:
-            self._check_scratch(row, slot)
             if int(self._parent[row, slot]) not in known:
                 raise ValueError(f"surviving slot {slot} does not descend from slot {end}, the end of the path")
             known.add(slot)
@@ -158,7 +158,7 @@ class KVCache:
         has, or had lately, are shared with it (`publish`).
         """
         self.clear(row, delta)
-        self._tables[row] = self._pool.find(prefix_keys(tokens)) if self._share else []
+        self._tables[row] = self._pool.find(prefix_keys(tokens))
         self.used[row] = self.length[row] = len(self._tables[row]) * BLOCK
         return self.length[row]
 
@@ -169,9 +169,8 @@ class KVCache:
         """
         if len(tokens) > self.length[row]:
             raise ValueError(f"row {row} has {self.length[row]} committed tokens, {len(tokens)} cannot be shared")
-        if self._share:
-            keys = prefix_keys(tokens)
-            self._pool.enter(keys, self._tables[row][: len(keys)])
+        keys = prefix_keys(tokens)
+        self._pool.enter(keys, self._tables[row][: len(keys)])
 
     def chain(self, row: int, count: int) -> list[int]:
         """Return the parents of `count` tokens fed as a chain behind the prefix of a row."""
@@ -221,30 +220,20 @@ class KVCache:
         blocks = np.full((count, number), self._tables[rows[0]][0])
         positions = np.zeros((3, count, width), dtype=np.int64)
         lengths = np.ones(count, dtype=np.int64)
-        lengths[: len(rows)] = [self.length[row] for row in rows]
         tree = np.zeros((count, width, seen), dtype=np.bool_)
-        for place, (row, own) in enumerate(zip(rows, fed.counts, strict=True)):
-            table, at = self._tables[row], slice(self.used[row], self.used[row] + own)
+        for place, (row, end) in enumerate(zip(rows, fed.ends, strict=True)):
+            table, length, own = self._tables[row], self.length[row], np.arange(self.used[row], end)
+            visible = np.zeros((end - length, seen), dtype=np.bool_)
+            for slot, parent in enumerate((self._parent[row, length:end] - length).tolist()):
+                if parent >= 0:
+                    visible[slot] = visible[parent]
+                visible[slot, slot] = True
             blocks[place] = table[0]
             blocks[place, : len(table)] = table
-            slots[place, :own] = self._pooled(row, np.arange(at.start, at.stop))
-            positions[:, place, :own] = self._logical[row, at] + self.delta[row]
-            for token, slot in enumerate(range(at.start, at.stop)):
-                parent = int(self._parent[row, slot])
-                if parent >= at.start:
-                    tree[place, token] = tree[place, parent - at.start]
-                elif parent >= self.length[row]:
-                    tree[place, token] = self._ancestors(row, parent, seen)
-                tree[place, token, slot - self.length[row]] = True
+            slots[place, : len(own)] = self._pooled(row, own)
+            positions[:, place, : len(own)] = self._logical[row, own] + self.delta[row]
+            lengths[place], tree[place, : len(own)] = length, visible[-len(own) :]
         return TreePlan(**vars(fed), slots=slots, blocks=blocks, positions=positions, lengths=lengths, tree=tree)
-
-    def _ancestors(self, row: int, slot: int, seen: int) -> npt.NDArray[np.bool_]:
-        """Return which of the `seen` slots behind the prefix are a scratch slot or its ancestors."""
-        found, length = np.zeros(seen, dtype=np.bool_), self.length[row]
-        while slot >= length:
-            found[slot - length] = True
-            slot = int(self._parent[row, slot])
-        return found
 
     def _feed(
         self, rows: Sequence[int], parents: Sequence[Sequence[int]], prefixes: Mapping[int, npt.NDArray[np.int64]]
@@ -259,10 +248,7 @@ class KVCache:
             if not each:
                 raise ValueError(f"row {row} was given no tokens")
             self._make_room(row, len(each))
-            known = prefixes[row].shape[1] if row in prefixes else 0
-            if known:
-                self._append_prefix(row, known)
-            self._append(row, each[known:], self.used[row] + known, self.length[row] + known)
+            self._append(row, each, prefixes[row].shape[1] if row in prefixes else 0)
         counts = tuple(len(each) for each in parents)
         ends = tuple(self.used[row] + count for row, count in zip(rows, counts, strict=True))
         return Fed(
@@ -287,17 +273,10 @@ class KVCache:
             self.length[row] += committed
             self._epoch[row] += 1
 
-    def layer(self, index: int) -> Tensor:
-        """Return the keys and values of a decoder layer [2, heads, slots, head_dim], to read and to write to."""
-        place = next(number for number, span in enumerate(self.spans) if index in span.layers)
-        return self._kv[place][index - self.spans[place].first]
-
-    def writer(self, plan: Plan, slots: Tensor, blocks: Tensor) -> CacheWriter:
-        """Return what the model's attention layers write to and read from during one forward.
-
-        `slots` and `blocks` are those of the plan, on the model's device.
-        """
-        return CacheWriter(self._kv, self.spans, plan, slots, blocks)
+    @property
+    def layers(self) -> list[Tensor]:
+        """The keys and values of each decoder layer [2, heads, slots, head_dim], to read and to write to."""
+        return [layer for part in self.keys_and_values for layer in part]
 
     def _padded(self, rows: Sequence[int], counts: Sequence[int]) -> _Layout:
         starts = np.array([self.used[row] for row in rows], dtype=np.int64)
@@ -367,8 +346,12 @@ class KVCache:
 
     def _make_room(self, row: int, count: int) -> None:
         """Let a row have blocks of its own for `count` more tokens. Raises CacheFull."""
-        self._check_room(row, count)
         table, used = self._tables[row], self.used[row]
+        if used + count > self.capacity:
+            raise CacheFull(
+                f"row {row} holds {used} of {self.capacity} tokens and cannot take {count} more; "
+                "use a larger capacity, a smaller image or a shorter prompt"
+            )
         try:
             for place in range(used // BLOCK, blocks_for(used + count)):
                 # A row that grows where it began lies in order, as far as others let it.
@@ -386,51 +369,35 @@ class KVCache:
 
     def _slots(self, block: int) -> list[Tensor]:
         """Return a block's keys and values by span [layers, 2, heads, BLOCK, head_dim], to write to."""
-        return [part[:, :, :, block * BLOCK : (block + 1) * BLOCK] for part in self._kv]
+        return [part[:, :, :, block * BLOCK : (block + 1) * BLOCK] for part in self.keys_and_values]
 
     def _wipe(self, block: int) -> None:
         for part in self._slots(block):
             part.zero_()
 
-    def _append_prefix(self, row: int, count: int) -> None:
-        start = self.used[row]
-        if start != self.length[row]:
+    def _append(self, row: int, parents: Sequence[int], known: int) -> None:
+        """Note what the tokens of a row follow, of which the first `known` lengthen its prefix."""
+        start, length = self.used[row], self.length[row] + known
+        if known and start != self.length[row]:
             raise ValueError(
                 f"row {row} holds {start - self.length[row]} uncommitted tokens, no prefix may follow them"
             )
-        fed = np.arange(start, start + count)
-        self._parent[row, start : start + count] = fed - 1
-        self._logical[row, start : start + count] = fed
-
-    def _append(self, row: int, parents: Sequence[int], start: int, length: int) -> None:
-        """Note what tokens at slots from `start` on follow, behind a prefix of `length`."""
-        for slot, parent in enumerate(parents, start=start):
+        prefix = np.arange(start, start + known)
+        self._parent[row, prefix], self._logical[row, prefix] = prefix - 1, prefix
+        for slot, parent in enumerate(parents[known:], start=start + known):
             if not length - 1 <= parent < slot:
                 raise ValueError(f"parent {parent} of slot {slot} must be in {length - 1}..{slot - 1} of row {row}")
             self._parent[row, slot] = parent
             self._logical[row, slot] = length if parent < length else self._logical[row, parent] + 1
-
-    def _check_room(self, row: int, count: int) -> None:
-        if self.used[row] + count > self.capacity:
-            raise CacheFull(
-                f"row {row} holds {self.used[row]} of {self.capacity} tokens and cannot take {count} more; "
-                "use a larger capacity, a smaller image or a shorter prompt"
-            )
-
-    def _check_scratch(self, row: int, slot: int) -> None:
-        if not self.length[row] <= slot < self.used[row]:
-            raise ValueError(f"slot {slot} is not in the scratch {self.length[row]}..{self.used[row] - 1} of row {row}")
 
     def _move(self, row: int, old: Sequence[int], start: int) -> None:
         # Old slots ascend and new ones are dense, so once one has to move, all behind it have to.
         skip = next((index for index, slot in enumerate(old) if slot != start + index), len(old))
         if skip == len(old):
             return
-        source, target = (
-            self._pooled(row, np.array(old[skip:])),
-            self._pooled(row, np.arange(start + skip, start + len(old))),
-        )
-        for part in self._kv:
+        source = self._pooled(row, np.array(old[skip:]))
+        target = self._pooled(row, np.arange(start + skip, start + len(old)))
+        for part in self.keys_and_values:
             moved = part.index_select(3, torch.from_numpy(source).to(part.device))
             part.index_copy_(3, torch.from_numpy(target).to(part.device), moved)
 
@@ -438,11 +405,11 @@ class KVCache:
 class CacheWriter:
     """The `past_key_values` of one forward: stores a layer's new keys and values, returns all that its rows can see."""
 
-    def __init__(self, kv: Sequence[Tensor], spans: Sequence[Span], plan: Plan, slots: Tensor, blocks: Tensor) -> None:
-        """kv: by span, as `KVCache` holds it; slots, blocks: the plan's."""
-        self._kv, self._spans, self._plan = kv, spans, plan
+    def __init__(self, cache: KVCache, plan: Plan, slots: Tensor, blocks: Tensor) -> None:
+        """`slots` and `blocks` are those of the plan, on the model's device."""
+        self._kv, self._spans, self._plan = cache.keys_and_values, cache.spans, plan
         self._slots, self._blocks = slots.flatten(), blocks.flatten()
-        self._part, self._first = kv[0], 0
+        self._part, self._first = self._kv[0], 0
 
     def enter(self, span: int) -> None:
         """Go on with the layers of a span, whose device the next keys and values are on."""
@@ -467,11 +434,6 @@ class CacheWriter:
         heads, _, width = stored.shape
         seen = stored.view(heads, -1, BLOCK * width).index_select(1, self._blocks)
         return seen.view(heads, len(plan.blocks), -1, width).transpose(0, 1)[:, :, : plan.view]
-
-
-def _layer_bytes(vlm: Vlm) -> int:
-    """Return the bytes of one layer's keys and values in one block."""
-    return 2 * vlm.kv_heads * BLOCK * vlm.head_dim * vlm.dtype.itemsize
 
 
 def _alike(counts: Sequence[int], ends: Sequence[int]) -> bool:

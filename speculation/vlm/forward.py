@@ -279,7 +279,7 @@ def _layers(
 ) -> Iterator[tuple[int, Tensor]]:
     given = _given(vlm, plan, chunks)
     hidden, added = _embeds(vlm, given, chunks)
-    writer = cache.writer(plan, given["slots"], given["blocks"])
+    writer = CacheWriter(cache, plan, given["slots"], given["blocks"])
     mask = _bias(given["mask"], hidden.dtype) if "mask" in given else None
     rotary = vlm.rotary(hidden, given["positions"])
     run = _fused_layers(vlm, writer, plan)

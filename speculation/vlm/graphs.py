@@ -76,7 +76,7 @@ class PassGraphs:
         self._ends = sorted({*ends, vlm.num_layers - 1})
         self._layers = fuse(vlm)
         self._operations = operations_for(vlm, self._layers[0])
-        self._kv = [cache.layer(index) for index in range(vlm.num_layers)]
+        self._kv = cache.layers
         self._graphs: OrderedDict[tuple[int, ...], Graph] = OrderedDict()
         self._pool: Any = None
         self._captures = vlm.device.type == "cuda"

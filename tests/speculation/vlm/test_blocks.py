@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from speculation.vlm.blocks import BLOCK, BlockPool, PoolEmpty, blocks_for
-from speculation.vlm.cache import CacheFull, KVCache, Plan
+from speculation.vlm.cache import CacheFull, CacheWriter, KVCache, Plan
 from speculation.vlm.model import Vlm
 from speculation.vlm.placement import Span
 from speculation.vlm.positions import text_positions
@@ -65,16 +65,14 @@ class WholeRows:
 class Use:
     """A cache and its reference, used alike."""
 
-    def __init__(self, share: bool) -> None:
-        self.cache = KVCache(NUMBERS, ROWS, CAPACITY, BLOCKS, share)
+    def __init__(self) -> None:
+        self.cache = KVCache(NUMBERS, ROWS, CAPACITY, BLOCKS)
         self.whole = WholeRows()
-        self.shared = 0
 
     def begin(self, row: int, prompt: list[int], words: int = CAPACITY) -> None:
         """Prefill a prompt whose first `words` tokens may be shared."""
         self.whole.truncate(row, 0)
         known = self.cache.open(row, prompt[:words])
-        self.shared += known
         rest = list(range(known, len(prompt)))
         self.whole.slots[row] = [tuple(prompt[: slot + 1]) for slot in range(known)]
         self.whole.length[row] = known
@@ -114,7 +112,7 @@ class Use:
         for part, row in zip(plan.split(keys), plan.rows, strict=True):
             part[:, 0] = torch.tensor([self.whole.number(path) for path in new[row]])
         slots, blocks = torch.from_numpy(plan.slots), torch.from_numpy(plan.blocks)
-        seen, same = self.cache.writer(plan, slots, blocks).update(keys[:, None], keys[:, None], 0)
+        seen, same = CacheWriter(self.cache, plan, slots, blocks).update(keys[:, None], keys[:, None], 0)
         assert torch.equal(seen, same)
         widths = [blocks_for(end) * BLOCK for end in plan.ends] if len(plan.rows) > 1 else list(plan.ends)
         views = torch.split(seen[0, 0], widths) if plan.packed else seen[:, 0]
@@ -124,7 +122,7 @@ class Use:
 
     def check(self) -> None:
         cache, pool = self.cache, self.cache._pool
-        stored = cache._kv[0][0, 0, 0, :, 0].view(-1, BLOCK)
+        stored = cache.keys_and_values[0][0, 0, 0, :, 0].view(-1, BLOCK)
         tables = cache._tables
         for row in range(ROWS):
             assert (cache.length[row], cache.used[row]) == (self.whole.length[row], len(self.whole.slots[row]))
@@ -148,9 +146,9 @@ PROMPTS = st.tuples(st.sampled_from([0, 15, 16, 31, 32, 40, 48]), st.lists(st.in
 
 
 @settings(max_examples=30, deadline=None)
-@given(share=st.booleans(), data=st.data())
-def test_blocks_hold_what_whole_rows_would(share: bool, data: st.DataObject) -> None:
-    use = Use(share)
+@given(data=st.data())
+def test_blocks_hold_what_whole_rows_would(data: st.DataObject) -> None:
+    use = Use()
     for _ in range(data.draw(st.integers(5, 25))):
         row = data.draw(st.integers(0, ROWS - 1))
         whole = use.whole
@@ -203,7 +201,7 @@ def test_blocks_hold_what_whole_rows_would(share: bool, data: st.DataObject) -> 
 
 
 def test_an_empty_pool_says_so() -> None:
-    use = Use(share=True)
+    use = Use()
     use.begin(0, [1] * 60)
     use.begin(1, [2] * 48)
     with pytest.raises(CacheFull, match="row 2 holds 0 tokens and cannot take 1 more: all 7 blocks of 16 slots are"):
@@ -211,7 +209,7 @@ def test_an_empty_pool_says_so() -> None:
 
 
 def test_only_committed_tokens_are_shared() -> None:
-    use = Use(share=True)
+    use = Use()
     use.begin(0, list(range(16)))
     use.feed({0: [(15, 16)]}, finish=True)
     with pytest.raises(ValueError, match="row 0 has 16 committed tokens, 17 cannot be shared"):

@@ -176,7 +176,7 @@ def test_keys_and_values_are_with_their_layers_and_the_fullest_device_limits_the
     monkeypatch.setattr(placement, "available_bytes", places.__getitem__)
     vlm = load_vlm(tiny_target, device=TWO, load_check=False)
     cache = KVCache(vlm, 1, 32)
-    assert [(part.shape[0], str(part.device)) for part in cache._kv] == [(3, "lazy:0"), (1, "lazy:1")]
+    assert [(part.shape[0], str(part.device)) for part in cache.keys_and_values] == [(3, "lazy:0"), (1, "lazy:1")]
     layer = cache.nbytes // 3 // 4
     assert blocks_for(32) == 32 // BLOCK
     assert KVCache.block_bytes_by_device(vlm) == {torch.device("lazy:0"): 3 * layer, torch.device("lazy:1"): layer}
