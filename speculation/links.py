@@ -17,10 +17,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from speculation.profiles import read_declarations
+from speculation.profiles import MAX_SECONDS, check_number, declared, read_declarations
 
 LINKS_FILE = Path(__file__).resolve().parent / "config" / "links.json"
-MAX_SECONDS = 60.0
 MAX_LOSS = 0.9
 MIN_RATE_BPS, MAX_RATE_BPS = 1.0, 1e12
 MIN_BLACKOUT_S, MAX_BLACKOUT_S = 1e-3, 3600.0
@@ -29,11 +28,6 @@ MOST_LOSSES = 6
 """A message is lost at most so often in a row, so that a retransmission takes at most 63 times the first one's time."""
 
 T = TypeVar("T")
-
-
-def _check(name: str, value: object, least: float, most: float, unit: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-        raise ValueError(f"{name} = {value!r} is outside {least:g} to {most:g}{unit}")
 
 
 @dataclass(frozen=True)
@@ -49,9 +43,9 @@ class Blackout:
     """0: only once."""
 
     def __post_init__(self) -> None:
-        _check("blackout start_s", self.start_s, 0.0, MAX_BLACKOUT_S, " s")
-        _check("blackout seconds", self.seconds, MIN_BLACKOUT_S, MAX_BLACKOUT_S, " s")
-        _check("blackout every_s", self.every_s, 0.0, MAX_BLACKOUT_S, " s")
+        check_number("blackout start_s", self.start_s, 0.0, MAX_BLACKOUT_S, " s")
+        check_number("blackout seconds", self.seconds, MIN_BLACKOUT_S, MAX_BLACKOUT_S, " s")
+        check_number("blackout every_s", self.every_s, 0.0, MAX_BLACKOUT_S, " s")
         if self.every_s and self.share > MAX_DARK:
             raise ValueError(
                 f"blackout of {self.seconds:g} s every {self.every_s:g} s leaves no link; at most {MAX_DARK:.0%} of "
@@ -111,10 +105,10 @@ class WayConditions:
 
     def __post_init__(self) -> None:
         for name in ("delay_s", "jitter_s", "retransmit_s"):
-            _check(name, getattr(self, name), 0.0, MAX_SECONDS, " s")
-        _check("loss", self.loss, 0.0, MAX_LOSS, "")
+            check_number(name, getattr(self, name), 0.0, MAX_SECONDS, " s")
+        check_number("loss", self.loss, 0.0, MAX_LOSS, "")
         if self.rate_bps != 0:
-            _check("rate_bps", self.rate_bps, MIN_RATE_BPS, MAX_RATE_BPS, " bit/s (0: no limit)")
+            check_number("rate_bps", self.rate_bps, MIN_RATE_BPS, MAX_RATE_BPS, " bit/s (0: no limit)")
         if sum(blackout.share for blackout in self.blackouts) > MAX_DARK:
             raise ValueError(f"blackouts leave no link; together at most {MAX_DARK:.0%} of the time may be dark")
 
@@ -229,24 +223,13 @@ def _losses(luck: float, loss: float) -> int:
 
 
 def load_links(path: Path = LINKS_FILE) -> dict[str, LinkConditions]:
-    """Return all links of a JSON file by name. Raises ValueError, naming file, link and field, for anything else."""
-    links = {}
-    for name, entry in read_declarations(path, "links").items():
-        try:
-            links[name] = _link(name, entry)
-        except (AttributeError, TypeError, ValueError) as error:
-            raise ValueError(f"links {path}: link {name!r}: {error}") from None
-    return links
+    """Return all links of a JSON file by name. Raises ValueError as `read_declarations`."""
+    return read_declarations(path, "link", _link)
 
 
 def load_link(name: str) -> LinkConditions:
     """Return one link, an ideal one for an empty name. Raises ValueError, with the known names, for an unknown one."""
-    if not name:
-        return IDEAL
-    links = load_links()
-    if name not in links:
-        raise ValueError(f"unknown link {name!r}; {LINKS_FILE.name} has {', '.join(links)}")
-    return links[name]
+    return declared(name, load_links(), "link", LINKS_FILE) if name else IDEAL
 
 
 def declared_name(profile: str, link: str) -> str:

@@ -7,14 +7,22 @@ named in every result, so that declared and raw figures cannot be mixed unseen.
 from __future__ import annotations
 
 import json
-import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 PROFILES_FILE = Path(__file__).resolve().parent / "config" / "profiles.json"
 MAX_SECONDS = 60.0
 TIMES = ("draft_s", "verify_s", "one_way_s", "server_draft_s", "fed_s")
+
+T = TypeVar("T")
+
+
+def check_number(name: str, value: object, least: float, most: float, unit: str) -> None:
+    """Raise ValueError, naming value and limits, for what is no number within them."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
+        raise ValueError(f"{name} = {value!r} is outside {least:g} to {most:g}{unit}")
 
 
 @dataclass(frozen=True)
@@ -37,11 +45,7 @@ class DeviceProfile:
 
     def __post_init__(self) -> None:
         for field in TIMES:
-            value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise ValueError(f"profile {self.name!r}: {field} = {value!r} is no number of seconds")
-            if not (math.isfinite(value) and 0.0 <= value <= MAX_SECONDS):
-                raise ValueError(f"profile {self.name!r}: {field} = {value} s is outside 0 to {MAX_SECONDS:g} s")
+            check_number(field, getattr(self, field), 0.0, MAX_SECONDS, " s")
 
     @property
     def is_raw(self) -> bool:
@@ -56,33 +60,40 @@ class DeviceProfile:
 RAW = DeviceProfile("raw")
 
 
-def read_declarations(path: Path, kind: str) -> dict[str, Any]:
-    """Return a JSON file's object of declarations by name. Raises ValueError, naming `kind` and file, for others."""
+def read_declarations(path: Path, kind: str, make: Callable[[str, Any], T]) -> dict[str, T]:
+    """Return what a JSON file declares by name, as `make` makes it of a name and its values.
+
+    Raises ValueError, naming `kind`, file, name and field, for anything else.
+    """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ValueError(f"{kind} {path}: {error.strerror or error}") from None
+        raise ValueError(f"{kind}s {path}: {error.strerror or error}") from None
     except ValueError as error:
-        raise ValueError(f"{kind} {path}: no valid JSON: {error}") from None
+        raise ValueError(f"{kind}s {path}: no valid JSON: {error}") from None
     if not isinstance(data, dict):
-        raise ValueError(f"{kind} {path}: expected an object of {kind} by name")
-    return data
+        raise ValueError(f"{kind}s {path}: expected an object of {kind}s by name")
+    found = {}
+    for name, values in data.items():
+        try:
+            found[name] = make(name, values)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ValueError(f"{kind}s {path}: {kind} {name!r}: {error}") from None
+    return found
+
+
+def declared(name: str, known: Mapping[str, T], kind: str, path: Path) -> T:
+    """Return what a file declares under a name. Raises ValueError, with the known names, for an unknown one."""
+    if name not in known:
+        raise ValueError(f"unknown {kind} {name!r}; {path.name} has {', '.join(known)}")
+    return known[name]
 
 
 def load_profiles(path: Path = PROFILES_FILE) -> dict[str, DeviceProfile]:
-    """Return all profiles of a JSON file by name. Raises ValueError, naming file and field, for anything else."""
-    profiles = {}
-    for name, fields in read_declarations(path, "device profiles").items():
-        try:
-            profiles[name] = DeviceProfile(name=name, **fields)
-        except TypeError as error:
-            raise ValueError(f"device profiles {path}: profile {name!r}: {error}") from None
-    return profiles
+    """Return all profiles of a JSON file by name. Raises ValueError as `read_declarations`."""
+    return read_declarations(path, "device profile", lambda name, values: DeviceProfile(name=name, **values))
 
 
-def load_profile(name: str, path: Path = PROFILES_FILE) -> DeviceProfile:
+def load_profile(name: str) -> DeviceProfile:
     """Return one profile. Raises ValueError, with the known names, for an unknown one."""
-    profiles = load_profiles(path)
-    if name not in profiles:
-        raise ValueError(f"unknown device profile {name!r}; {path.name} has {', '.join(profiles)}")
-    return profiles[name]
+    return declared(name, load_profiles(), "device profile", PROFILES_FILE)

@@ -27,7 +27,6 @@ from torch import Tensor
 
 from speculation.vlm.blocks import BLOCK, BlockPool, PoolEmpty, blocks_for, prefix_keys
 from speculation.vlm.model import Vlm
-from speculation.vlm.placement import Span
 from speculation.vlm.plan import Fed, Plan, TreePlan
 
 PADDING = 1.25
@@ -52,8 +51,8 @@ class KVCache:
     """Keys and values of `rows` sessions with room for `capacity` tokens each, in a pool of `blocks`, allocated once.
 
     blocks: None for as many as all rows can fill. With fewer, rows may find the pool empty (CacheFull). Prompts that
-    begin alike share blocks, see `open`. Public state, to read: `length`, `used`, `delta` (lists of int, one entry a
-    row).
+    begin alike share blocks, see `open`. Public state, to read: `rows`, `capacity`, `blocks` (the spare one not
+    counted), and `length`, `used`, `delta` (lists of int, one entry a row).
     """
 
     def __init__(self, vlm: Vlm, rows: int, capacity: int, blocks: int | None = None) -> None:
@@ -64,7 +63,7 @@ class KVCache:
         blocks = rows * blocks_for(capacity) if blocks is None else blocks
         if blocks < 1:
             raise ValueError(f"cache of {blocks} blocks: at least 1 is needed")
-        self.rows, self.capacity = rows, capacity
+        self.rows, self.capacity, self.blocks = rows, capacity, blocks
         self.length, self.used, self.delta = [0] * rows, [0] * rows, [0] * rows
         self._epoch = [0] * rows
         self._parent = np.full((rows, capacity), -1, dtype=np.int64)
@@ -91,11 +90,6 @@ class KVCache:
     def nbytes(self) -> int:
         """Size of the keys and values in bytes."""
         return sum(part.nbytes for part in self.keys_and_values)
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of the pool, the spare one not counted."""
-        return self._pool.size
 
     def keep(self, row: int, path: Sequence[int], survivors: Sequence[int] = ()) -> dict[int, int]:
         """Commit the scratch slots `path`, retain `survivors` as scratch, drop the rest; return old slot -> new slot.

@@ -24,9 +24,9 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ('{"p": {"draft_s": -1}}', "'p': draft_s = -1 s is outside 0 to 60 s"),
-        ('{"p": {"verify_s": NaN}}', "verify_s = nan s"),
-        ('{"p": {"verify_s": true}}', "verify_s = True is no number"),
+        ('{"p": {"draft_s": -1}}', "'p': draft_s = -1 is outside 0 to 60 s"),
+        ('{"p": {"verify_s": NaN}}', "verify_s = nan is outside"),
+        ('{"p": {"verify_s": true}}', "verify_s = True is outside"),
         ('{"p": {"speed": 1}}', "profile 'p'.*speed"),
         ("[]", "expected an object"),
         ("{", "no valid JSON"),
