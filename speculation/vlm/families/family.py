@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,6 +30,14 @@ class FrameProcessor(ABC):
 
     place: ClassVar[str]
     """The special token that a chat template renders for an image, and that is repeated in the prompt."""
+
+    @classmethod
+    @abstractmethod
+    def load(cls, folder: Path, config: dict[str, Any]) -> FrameProcessor:
+        """Read the image processor's files of a folder whose config.json is `config`.
+
+        Raises OSError, ValueError or KeyError for files that do not load, or do not fit what `config` says.
+        """
 
     @abstractmethod
     def encode(self, frame: Frame) -> tuple[Pixels, Grid]:
@@ -98,6 +107,10 @@ class Family:
     """Where the decoder is in the model."""
     vision: ClassVar[tuple[str, ...]] = ()
     """Where the parts are that see; without any it is a language model alone."""
+    tower: ClassVar[str] = ""
+    """Where the vision tower's layers are, between which its work can be given up."""
+    processor: ClassVar[type[FrameProcessor] | None] = None
+    """What prepares frames; None for a language model alone."""
     decoders: ClassVar[tuple[str, ...]] = ()
     """The model_type that text_config may have; empty: any, as the family has one decoder only."""
     uses_mrope: ClassVar[bool] = False
@@ -117,19 +130,17 @@ class Family:
         return getattr(transformers, self.classes[kind])
 
     def frames(self, folder: Path, config: dict[str, Any]) -> FrameProcessor | None:
-        """Return what prepares frames, None for a language model alone.
-
-        Raises OSError, ValueError or KeyError for files that do not load.
-        """
-        return None
+        """Return what prepares frames, None for a language model alone. Raises as `FrameProcessor.load`."""
+        return None if self.processor is None else self.processor.load(folder, config)
 
     def see(self, model: Any, pixels: Tensor, grids: Sequence[Grid]) -> Seen:
         """Return what the vision tower makes of images; `pixels` are those of all, on its device."""
         raise NotImplementedError(f"{type(self).__name__} is a language model alone")
 
     def vision_layers(self, model: Any) -> Sequence[Any]:
-        """Return the vision tower's layers, between which its work can be given up."""
-        return ()
+        """Return the vision tower's layers."""
+        layers: Sequence[Any] = attrgetter(self.tower)(model)
+        return layers
 
     def positions(
         self, frames: FrameProcessor | None, ids: Ints, image_token: int, grids: Sequence[Grid]
@@ -139,7 +150,8 @@ class Family:
 
     def arguments(self, ids: Tensor, image_token: int, pixels: Tensor | None, grids: Sequence[Grid]) -> dict[str, Any]:
         """Return what the model's own forward and `generate` take for a prompt [1, n] with its images, if any."""
-        return {"input_ids": ids, "attention_mask": ids.new_ones(ids.shape)}
+        given = {"input_ids": ids, "attention_mask": ids.new_ones(ids.shape)}
+        return given if pixels is None else given | {"pixel_values": pixels}
 
     def forget(self, model: Any) -> None:
         """Make the model forget what it keeps of an earlier prompt, before its own forward is called with another."""

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from speculation.vlm.families.family import Family, FrameProcessor, Pixels, Seen
-from speculation.vlm.families.tiles import TileFrames, check_tiles, square, whole_config
+from speculation.vlm.families.family import Family, Seen
+from speculation.vlm.families.tiles import TileFrames
 from speculation.vlm.positions import Grid
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from speculation.frames import Frame
 
 
 class InternVLFrames(TileFrames):
@@ -21,40 +18,29 @@ class InternVLFrames(TileFrames):
 
     place = "<IMG_CONTEXT>"
 
+    tiles_field, tokens_field = "size", "image_seq_length"
+    # Whatever the folder's files say of crop_to_patches: transformers' processor of the whole model overrules it.
+    options: ClassVar[dict[str, Any]] = {"crop_to_patches": True}
+
     @classmethod
-    def load(cls, folder: Path, config: dict[str, Any]) -> InternVLFrames:
-        """Read the image processor's files of a folder whose config.json is `config`. Raises OSError or ValueError."""
+    def library(cls) -> Any:
         from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 
-        whole, images = (
-            whole_config(config),
-            GotOcr2ImageProcessorPil.from_pretrained(str(folder), local_files_only=True),
-        )
+        return GotOcr2ImageProcessorPil
+
+    @classmethod
+    def tokens_of(cls, whole: Any, images: Any, patches: int) -> int:
         if whole.vision_feature_select_strategy != "default":
             raise ValueError(
                 f"config.json: vision_feature_select_strategy is {whole.vision_feature_select_strategy!r}, only "
                 "'default' makes a square of a tile's patches"
             )
-        side = square("image_size", whole.vision_config.image_size)
-        patches = side // square("patch_size", whole.vision_config.patch_size)
-        tokens = int(patches * whole.downsample_ratio) ** 2
-        check_tiles(folder, images, ("size", images.size), side, ("image_seq_length", tokens))
-        return cls(images, side, tokens)
-
-    def cut(self, frame: Frame) -> tuple[Pixels, Grid]:
-        """See `TileFrames.cut`."""
-        # Whatever the folder's files say of crop_to_patches: transformers' processor of the whole model overrules it.
-        found = self.images.preprocess(
-            images=frame, crop_to_patches=True, input_data_format="channels_last", return_tensors="np"
-        )
-        return found["pixel_values"], (int(found["num_patches"][0]), 0, 0)
+        return int(patches * whole.downsample_ratio) ** 2
 
     def grid(self, height: int, width: int) -> Grid:
-        """See `FrameProcessor.grid`."""
-        return int(self.images.get_number_of_image_patches(height, width, {"crop_to_patches": True})), 0, 0
+        return int(self.images.get_number_of_image_patches(height, width, self.options)), 0, 0
 
     def placeholder(self, grid: Grid) -> str:
-        """See `FrameProcessor.placeholder`."""
         return f"<img>{super().placeholder(grid)}</img>"
 
     def limit(self, least: int, most: int) -> None:
@@ -80,23 +66,10 @@ class InternVL(Family):
     classes: ClassVar[dict[str, str]] = {"internvl": "InternVLForConditionalGeneration"}
     decoder = "model.language_model"
     vision = ("model.vision_tower", "model.multi_modal_projector")
+    tower = "model.vision_tower.encoder.layer"
+    processor = InternVLFrames
     decoders = ("qwen3", "qwen3_moe", "qwen2", "llama")
 
-    def frames(self, folder: Path, config: dict[str, Any]) -> FrameProcessor:
-        """See `Family.frames`."""
-        return InternVLFrames.load(folder, config)
-
     def see(self, model: Any, pixels: Tensor, grids: Sequence[Grid]) -> Seen:
-        """See `Family.see`."""
         found = model.model.get_image_features(pixels, return_dict=True)
         return Seen(found.pooler_output.flatten(0, 1))
-
-    def vision_layers(self, model: Any) -> Sequence[Any]:
-        """See `Family.vision_layers`."""
-        layers: Sequence[Any] = model.model.vision_tower.encoder.layer
-        return layers
-
-    def arguments(self, ids: Tensor, image_token: int, pixels: Tensor | None, grids: Sequence[Grid]) -> dict[str, Any]:
-        """See `Family.arguments`."""
-        given = super().arguments(ids, image_token, pixels, grids)
-        return given if pixels is None else given | {"pixel_values": pixels}

@@ -26,7 +26,6 @@ class Qwen3VL(QwenVL):
     }
 
     def see(self, model: Any, pixels: Tensor, grids: Sequence[Grid]) -> Seen:
-        """See `Family.see`."""
         import torch
 
         found = self._found(model, pixels, grids)

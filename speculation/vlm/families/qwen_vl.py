@@ -32,10 +32,6 @@ class QwenFrames(FrameProcessor):
 
     @classmethod
     def load(cls, folder: Path, config: dict[str, Any]) -> QwenFrames:
-        """Read preprocessor_config.json or processor_config.json of a folder whose config.json is `config`.
-
-        Raises OSError or ValueError, also where its patches are not those of the vision tower.
-        """
         found = cls(_image_processor().from_pretrained(str(folder), local_files_only=True))
         tower = config.get("vision_config") or {}
         for name, own in (("patch_size", "patch_size"), ("spatial_merge_size", "merge_size"),
@@ -92,17 +88,14 @@ class QwenFrames(FrameProcessor):
         return fit(height, width, *self.resize_rule)
 
     def grid(self, height: int, width: int) -> Grid:
-        """See `FrameProcessor.grid`."""
         rows, columns = (side // self.images.patch_size for side in self.resized(height, width))
         return 1, rows, columns
 
     def tokens(self, grid: Grid) -> int:
-        """See `FrameProcessor.tokens`."""
         return image_token_count(grid, self.merge)
 
     @property
     def resize_rule(self) -> tuple[int, int, int]:
-        """See `FrameProcessor.resize_rule`."""
         size = self.images.size
         return self.images.patch_size * self.merge, size["shortest_edge"], size["longest_edge"]
 
@@ -128,7 +121,6 @@ class QwenFrames(FrameProcessor):
         self.images.size = size
 
     def save(self, folder: Path) -> None:
-        """See `FrameProcessor.save`."""
         self.images.save_pretrained(str(folder))
 
     def _levels(self) -> Pixels:
@@ -148,27 +140,18 @@ class QwenVL(Family):
     }
     decoder = "model.language_model"
     vision = ("model.visual",)
+    tower = "model.visual.blocks"
+    processor = QwenFrames
     uses_mrope = True
 
-    def frames(self, folder: Path, config: dict[str, Any]) -> QwenFrames:
-        """See `Family.frames`."""
-        return QwenFrames.load(folder, config)
-
     def see(self, model: Any, pixels: Tensor, grids: Sequence[Grid]) -> Seen:
-        """See `Family.see`."""
         import torch
 
         return Seen(torch.cat(tuple(self._found(model, pixels, grids).pooler_output)))
 
-    def vision_layers(self, model: Any) -> Sequence[Any]:
-        """See `Family.vision_layers`."""
-        layers: Sequence[Any] = model.model.visual.blocks
-        return layers
-
     def positions(
         self, frames: FrameProcessor | None, ids: Ints, image_token: int, grids: Sequence[Grid]
     ) -> tuple[Ints, int]:
-        """See `Family.positions`."""
         if not grids:
             return super().positions(frames, ids, image_token, grids)
         return mrope_positions(ids, image_token, grids, cast("QwenFrames", frames).merge)
@@ -182,11 +165,10 @@ class QwenVL(Family):
         given = super().arguments(ids, image_token, pixels, grids)
         given["mm_token_type_ids"] = (ids == image_token).int() * (pixels is not None)
         if pixels is not None:
-            given |= {"pixel_values": pixels, "image_grid_thw": ids.new_tensor(grids)}
+            given["image_grid_thw"] = ids.new_tensor(grids)
         return given
 
     def forget(self, model: Any) -> None:
-        """See `Family.forget`."""
         model.model.rope_deltas = None
 
     def _found(self, model: Any, pixels: Tensor, grids: Sequence[Grid]) -> Any:

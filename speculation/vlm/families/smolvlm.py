@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from speculation.vlm.families.family import Family, FrameProcessor, Pixels, Seen
-from speculation.vlm.families.tiles import TileFrames, check_tiles, square, whole_config
+from speculation.vlm.families.family import Family, Seen
+from speculation.vlm.families.tiles import TileFrames
 from speculation.vlm.positions import Grid
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from speculation.frames import Frame
 
 LONGEST_SIDE = 4096
 """Pixels beyond which transformers' image processor never enlarges a frame."""
@@ -31,33 +28,22 @@ class SmolVLMFrames(TileFrames):
 
     place = "<image>"
 
+    tiles_field, tokens_field = "max_image_size", "image_seq_len"
+    options: ClassVar[dict[str, Any]] = {"return_row_col_info": True}
+
     @classmethod
-    def load(cls, folder: Path, config: dict[str, Any]) -> SmolVLMFrames:
-        """Read the image processor's files of a folder whose config.json is `config`. Raises OSError or ValueError."""
+    def library(cls) -> Any:
         from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
-        whole, images = (
-            whole_config(config),
-            SmolVLMImageProcessorPil.from_pretrained(str(folder), local_files_only=True),
-        )
-        side = square("image_size", whole.vision_config.image_size)
-        patches = side // square("patch_size", whole.vision_config.patch_size)
-        tokens = int(patches**2 / whole.scale_factor**2)
-        check_tiles(folder, images, ("max_image_size", images.max_image_size), side, ("image_seq_len", tokens))
+        return SmolVLMImageProcessorPil
+
+    @classmethod
+    def tokens_of(cls, whole: Any, images: Any, patches: int) -> int:
         if images.do_resize and not images.size["longest_edge"]:
             raise ValueError(f"frames are resized to size {dict(images.size)}, known is a longest_edge")
-        return cls(images, side, tokens)
-
-    def cut(self, frame: Frame) -> tuple[Pixels, Grid]:
-        """See `TileFrames.cut`."""
-        found = self.images.preprocess(
-            images=frame, return_row_col_info=True, input_data_format="channels_last", return_tensors="np"
-        )
-        pixels = found["pixel_values"][0]
-        return pixels, (len(pixels), int(found["rows"][0][0]), int(found["cols"][0][0]))
+        return int(patches**2 / whole.scale_factor**2)
 
     def grid(self, height: int, width: int) -> Grid:
-        """See `FrameProcessor.grid`."""
         if not self.images.do_image_splitting:
             return 1, 0, 0
         if self.images.do_resize:
@@ -66,7 +52,6 @@ class SmolVLMFrames(TileFrames):
         return (1, 0, 0) if rows == columns == 1 else (rows * columns + 1, rows, columns)
 
     def placeholder(self, grid: Grid) -> str:
-        """See `FrameProcessor.placeholder`."""
         tile = self.place * self.tokens_per_tile
         _, rows, columns = grid
         lines = [
@@ -131,11 +116,9 @@ class SmolVLM(Family):
     classes: ClassVar[dict[str, str]] = {"smolvlm": "SmolVLMForConditionalGeneration"}
     decoder = "model.text_model"
     vision = ("model.vision_model", "model.connector")
+    tower = "model.vision_model.encoder.layers"
+    processor = SmolVLMFrames
     decoders = ("llama",)
-
-    def frames(self, folder: Path, config: dict[str, Any]) -> FrameProcessor:
-        """See `Family.frames`."""
-        return SmolVLMFrames.load(folder, config)
 
     def see(self, model: Any, pixels: Tensor, grids: Sequence[Grid]) -> Seen:
         """See `Family.see`; all tiles are full, so none is masked."""
@@ -144,12 +127,5 @@ class SmolVLM(Family):
         found = model.model.get_image_features(pixels[None], return_dict=True)
         return Seen(torch.cat(tuple(found.pooler_output)))
 
-    def vision_layers(self, model: Any) -> Sequence[Any]:
-        """See `Family.vision_layers`."""
-        layers: Sequence[Any] = model.model.vision_model.encoder.layers
-        return layers
-
     def arguments(self, ids: Tensor, image_token: int, pixels: Tensor | None, grids: Sequence[Grid]) -> dict[str, Any]:
-        """See `Family.arguments`."""
-        given = super().arguments(ids, image_token, pixels, grids)
-        return given if pixels is None else given | {"pixel_values": pixels[None]}
+        return super().arguments(ids, image_token, None if pixels is None else pixels[None], grids)

@@ -6,7 +6,7 @@ import json
 from abc import abstractmethod
 from copy import deepcopy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -24,23 +24,53 @@ class TileFrames(FrameProcessor):
     Rows and columns are 0 where the prompt does not name them.
     """
 
+    tiles_field: ClassVar[str]
+    """The field of the image processor with the size in pixels of the tiles that it cuts."""
+    tokens_field: ClassVar[str]
+    """The field of processor_config.json with the number of a tile's tokens."""
+    options: ClassVar[dict[str, Any]]
+    """What the image processor is asked for besides tiles."""
+
     def __init__(self, images: Any, side: int, tokens_per_tile: int) -> None:
         """`images`: one of transformers' image processors; `side`: pixels along each side of a tile."""
         self.images = images
         self.side = side
         self.tokens_per_tile = tokens_per_tile
 
+    @classmethod
     @abstractmethod
-    def cut(self, frame: Frame) -> tuple[Pixels, Grid]:
-        """Return the tiles [tiles, 3, side, side] and the grid that transformers' image processor makes of a frame."""
+    def library(cls) -> Any:
+        """Return transformers' image processor; late, as it takes a second."""
+
+    @classmethod
+    @abstractmethod
+    def tokens_of(cls, whole: Any, images: Any, patches: int) -> int:
+        """Return how many tokens a tile of `patches` x `patches` takes, by `whole`, the config with its defaults.
+
+        Raises ValueError for what is not known in it, or in the files of the image processor.
+        """
+
+    @classmethod
+    def load(cls, folder: Path, config: dict[str, Any]) -> TileFrames:
+        from transformers import AutoConfig
+
+        whole = AutoConfig.for_model(**deepcopy(config))  # which it changes
+        images = cls.library().from_pretrained(str(folder), local_files_only=True)
+        side = _square("image_size", whole.vision_config.image_size)
+        tokens = cls.tokens_of(whole, images, side // _square("patch_size", whole.vision_config.patch_size))
+        cls._check(folder, images, side, tokens)
+        return cls(images, side, tokens)
 
     def encode(self, frame: Frame) -> tuple[Pixels, Grid]:
         """See `FrameProcessor.encode`; pixel values are [tiles, 3, side, side]."""
-        pixels, grid = self.cut(frame)
-        return np.ascontiguousarray(pixels, dtype=np.float32), grid
+        found = self.images.preprocess(
+            images=frame, input_data_format="channels_last", return_tensors="np", **self.options
+        )
+        pixels = np.ascontiguousarray(found["pixel_values"], dtype=np.float32).reshape(-1, 3, self.side, self.side)
+        rows, columns = (int(found[name][0][0]) if name in found else 0 for name in ("rows", "cols"))
+        return pixels, (len(pixels), rows, columns)
 
     def tokens(self, grid: Grid) -> int:
-        """See `FrameProcessor.tokens`."""
         return grid[0] * self.tokens_per_tile
 
     @property
@@ -57,35 +87,27 @@ class TileFrames(FrameProcessor):
         """See `FrameProcessor.save`; how many tokens a tile takes stands in config.json."""
         self.images.save_pretrained(str(folder))
 
+    @classmethod
+    def _check(cls, folder: Path, images: Any, side: int, tokens: int) -> None:
+        """Raise ValueError where the image processor's files do not fit what config.json says of the vision tower."""
+        size = dict(getattr(images, cls.tiles_field) or {})
+        if {value for value in size.values() if value is not None} != {side}:
+            raise ValueError(
+                f"frames are cut into tiles by {cls.tiles_field} {size}, image_size in config.json is {side}"
+            )
+        if not images.do_normalize or 0.0 in images.image_mean:
+            raise ValueError("do_normalize is false or image_mean has a 0: a black frame would be taken for none")
+        path = folder / "processor_config.json"
+        stated = json.loads(path.read_text(encoding="utf-8")).get(cls.tokens_field) if path.is_file() else None
+        if stated not in (None, tokens):
+            raise ValueError(
+                f"{cls.tokens_field} in processor_config.json is {stated!r}, by config.json a tile takes {tokens}"
+            )
 
-def whole_config(config: dict[str, Any]) -> Any:
-    """Return transformers' own description of a config.json, with its defaults."""
-    from transformers import AutoConfig  # late: names of families are asked for where no model is loaded
 
-    return AutoConfig.for_model(**deepcopy(config))  # which it changes
-
-
-def square(name: str, value: Any) -> int:
+def _square(name: str, value: Any) -> int:
     """Return the side of a size that is one number or two equal ones. Raises ValueError for two that differ."""
     sides = {int(side) for side in value} if isinstance(value, list | tuple) else {int(value)}
     if len(sides) != 1:
         raise ValueError(f"config.json: {name} {list(value)} is no square, tiles are square")
     return sides.pop()
-
-
-def check_tiles(folder: Path, images: Any, cut_to: tuple[str, Any], side: int, tokens: tuple[str, int]) -> None:
-    """Raise ValueError where the files of the image processor do not fit what config.json says of the vision tower.
-
-    cut_to: name and value of the tiles' size in pixels; side: what the tower takes; tokens: name in
-    processor_config.json, and number by config.json, of a tile's tokens.
-    """
-    name, size = cut_to
-    sides = {value for value in (dict(size) if size else {}).values() if value is not None}
-    if sides != {side}:
-        raise ValueError(f"frames are cut into tiles by {name} {dict(size or {})}, image_size in config.json is {side}")
-    if not images.do_normalize or 0.0 in images.image_mean:
-        raise ValueError("do_normalize is false or image_mean has a 0: a black frame would be taken for none")
-    path = folder / "processor_config.json"
-    stated = json.loads(path.read_text(encoding="utf-8")).get(tokens[0]) if path.is_file() else None
-    if stated not in (None, tokens[1]):
-        raise ValueError(f"{tokens[0]} in processor_config.json is {stated!r}, by config.json a tile takes {tokens[1]}")
