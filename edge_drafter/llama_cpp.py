@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from speculation.acceptance import check_parents, check_path, descendants
 from speculation.cancellation import Abandoned, Stop
 from speculation.distributions import Logits
 from speculation.frames import Frame, decode_frames
@@ -38,7 +39,6 @@ from speculation.vlm.gguf_file import check_eyes, check_language_model, read_met
 from speculation.vlm.gguf_tokenizer import gguf_processor
 from speculation.vlm.positions import Ints
 from speculation.vlm.processing import MERGE, PATCH, Processor
-from speculation.vlm.session import check_parents, check_path, descendants
 from speculation.vlm.settings import ModelSettings
 from speculation.wire import MAX_END_TOKENS, ROOT, Jpegs, Thinking
 

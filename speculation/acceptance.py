@@ -114,12 +114,9 @@ def _walk(tokens: Sequence[int], parents: Sequence[int], pick: Callable[[int, in
 
 
 def _children(tokens: Sequence[int], parents: Sequence[int]) -> dict[tuple[int, int], int]:
-    if len(tokens) != len(parents):
-        raise ValueError(f"{len(tokens)} tokens and {len(parents)} parents are no draft tree")
+    check_parents(tokens, parents)
     children: dict[tuple[int, int], int] = {}
     for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
-        if not ROOT <= parent < node:
-            raise ValueError(f"parent {parent} of node {node} must be in {ROOT}..{node - 1}")
         children.setdefault((parent, token), node)
     return children
 
@@ -131,3 +128,31 @@ def expected_tokens(chance: float, depth: int) -> float:
     arXiv 2211.17192, Eq. 1).
     """
     return sum(chance**level for level in range(depth + 1))
+
+
+def check_parents(tokens: Sequence[int], parents: Sequence[int], first: int = 0) -> None:
+    """Raise ValueError unless each of the new nodes, from number `first` on, has a parent before it, or the root."""
+    if len(tokens) != len(parents):
+        raise ValueError(f"{len(tokens)} tokens but {len(parents)} parents")
+    for node, parent in enumerate(parents, start=first):
+        if not ROOT <= parent < node:
+            raise ValueError(f"parent {parent} of node {node} must be in {ROOT}..{node - 1}")
+
+
+def check_path(path: Sequence[int], parents: Sequence[int]) -> int:
+    """Return the end of a path through nodes with these parents. Raises ValueError where it is no chain."""
+    end = ROOT
+    for node in path:
+        if not 0 <= node < len(parents) or parents[node] != end:
+            raise ValueError(f"node {node} does not follow node {end}: a committed path is a chain from the root")
+        end = node
+    return end
+
+
+def descendants(node: int, parents: Sequence[int]) -> list[int]:
+    """Return all nodes below a node, ascending, of a tree whose nodes have these parents."""
+    below = {node}
+    for child in range(node + 1, len(parents)):
+        if parents[child] in below:
+            below.add(child)
+    return sorted(below - {node})

@@ -27,6 +27,7 @@ from speculation.acceptance import Verdict
 from speculation.file_modes import share
 from speculation.logits_processors import START, UNPROCESSED, Context, LogitsProcessors
 from speculation.sampling import AcceptanceRule, Logits, StepDraws, Tokens
+from speculation.text import first_line
 from speculation.vlm.forward import final_logits
 from speculation.vlm.load import ModelFolderError
 from speculation.vlm.model import Vlm
@@ -376,14 +377,11 @@ def _of_layers(table: Mapping[int, Reliability], layers: Iterable[int]) -> dict[
 
 
 def _not_loaded(folder: Path, error: Exception) -> ModelFolderError:
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return ModelFolderError(f"exits in {folder} do not load ({reason}); train them again")
+    return ModelFolderError(f"exits in {folder} do not load ({first_line(error)}); train them again")
 
 
 def _read_config(folder: Path) -> ExitsConfig:
     try:
         return msgspec.json.decode((folder / CONFIG_FILE).read_bytes(), type=ExitsConfig)
-    except msgspec.ValidationError as error:
-        raise ModelFolderError(f"exits in {folder}: {CONFIG_FILE}: {error}; train them again") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ModelFolderError(f"exits in {folder}: {CONFIG_FILE} is no JSON ({error}); train them again") from None
+        raise ModelFolderError(f"exits in {folder}: {CONFIG_FILE}: {error}; train them again") from None

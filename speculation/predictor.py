@@ -20,9 +20,10 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from speculation.distributions import Distributions, Logits, products
+from speculation.distributions import Distributions, products
 from speculation.file_modes import share
 from speculation.settings import expanded
+from speculation.text import first_line
 
 CONFIG_FILE = "predictor.json"
 WEIGHTS_FILE = "predictor.safetensors"
@@ -37,23 +38,35 @@ Features = npt.NDArray[np.float64]
 Layer = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
 
-def features(logits: Logits, depth: int) -> Features:
-    """Return the features of the draft's likeliest token, of its logits [vocabulary], in the order of `FEATURES`.
+def features(rows: Distributions, depths: Sequence[int]) -> Features:
+    """Return the features of each row's likeliest token [n, 5], in the order of `FEATURES`, of the draft's logits.
 
     Confidence: that token's probability. Entropy of the distribution, nats. Margin: its logit less the second one's.
     Deviation: the logits' standard deviation. Depth: its place behind the last committed token, from 1. The five of
     WISP, Appendix B; the paper leaves open what its margin is a difference of: probabilities lose it near 1. Tokens of
-    logit -inf, which sampling rules out, do not count.
+    logit -inf, which sampling rules out, do not count. A draft forward waits for these, so they take few passes.
     """
-    row = np.asarray(logits, dtype=np.float64)
-    row = row[~np.isneginf(row)]
-    best = int(np.argmax(row))
-    shifted = row - row[best]
-    weights = np.exp(shifted)
-    total = float(weights.sum())
-    second = max(shifted[:best].max(initial=-LARGEST_MARGIN), shifted[best + 1 :].max(initial=-LARGEST_MARGIN))
-    entropy = float(np.log(total) - weights @ shifted / total)
-    return np.array([1.0 / total, entropy, -float(second), float(row.std()), float(depth)])
+    sums: list[float] = np.add.reduce(rows.shifted, axis=1).tolist()
+    if -math.inf in sums:
+        counted = [Distributions(row[~np.isneginf(row)][None]) for row in rows.logits]
+        return np.concatenate([features(row, [depth]) for row, depth in zip(counted, depths, strict=True)])
+    size = rows.size
+    second = rows.rank(1)[1] if size > 1 else [0.0] * len(sums)
+    least = math.exp(-LARGEST_MARGIN)
+    listed = [
+        (
+            1.0 / total,
+            math.log(total) - weighted / total,
+            -math.log(max(weight, least)),
+            math.sqrt(max(0.0, square / size - (sum_ / size) ** 2)),
+            float(depth),
+        )
+        for total, weighted, weight, square, sum_, depth in zip(
+            rows.totals, products(rows.weights, rows.shifted), second, products(rows.shifted, rows.shifted), sums,
+            depths, strict=True,
+        )
+    ]  # fmt: skip
+    return np.array(listed)
 
 
 class PredictorConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,35 +124,12 @@ class Predictor:
         if self.max_depth < 1:
             raise ValueError(f"max_depth is {self.max_depth}; give at least 1")
 
-    def chance(self, logits: Logits, depth: int) -> float:
-        """Return the probability that the draft's likeliest token after `logits` [vocabulary] is accepted.
-
-        Given that everything before it is. `depth` as in `features`.
-        """
-        return float(self.probabilities(features(logits, depth)[None])[0])
-
     def chances(self, rows: Distributions, depths: Sequence[int]) -> list[float]:
-        """Return `chance` of each row, to rounding; a draft forward waits for these, so they take few passes."""
-        sums: list[float] = np.add.reduce(rows.shifted, axis=1).tolist()
-        if -math.inf in sums:
-            return [self.chance(row, depth) for row, depth in zip(rows.logits, depths, strict=True)]
-        size = rows.size
-        second = rows.rank(1)[1] if size > 1 else [0.0] * len(sums)
-        least = math.exp(-LARGEST_MARGIN)
-        listed = [
-            (
-                1.0 / total,
-                math.log(total) - weighted / total,
-                -math.log(max(weight, least)),
-                math.sqrt(max(0.0, square / size - (sum_ / size) ** 2)),
-                float(depth),
-            )
-            for total, weighted, weight, square, sum_, depth in zip(
-                rows.totals, products(rows.weights, rows.shifted), second, products(rows.shifted, rows.shifted), sums,
-                depths, strict=True,
-            )
-        ]  # fmt: skip
-        found: list[float] = self.probabilities(np.array(listed)).tolist()
+        """Return the probability that the draft's likeliest token after each row of logits is accepted.
+
+        Given that everything before it is. `depths` as in `features`.
+        """
+        found: list[float] = self.probabilities(features(rows, depths)).tolist()
         return found
 
     def probabilities(self, rows: Features) -> Features:
@@ -196,8 +186,7 @@ class Predictor:
             mean, scale = np.array(config.mean), np.array(config.scale)
             return cls(draft, config.target, mean, scale, layers, config.threshold, config.max_depth)
         except (KeyError, ValueError, OSError, SafetensorError) as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise ValueError(f"the predictor in {folder} does not load ({reason}); {_REMEDY}") from None
+            raise ValueError(f"the predictor in {folder} does not load ({first_line(error)}); {_REMEDY}") from None
 
 
 def find(choice: str, draft_folder: Path) -> Path | None:

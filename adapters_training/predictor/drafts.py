@@ -20,6 +20,7 @@ from adapters_training import wording
 from adapters_training.devices import ModelConfig
 from adapters_training.records import Task, read_shard, shards
 from adapters_training.speculative_decoding import SpeculativeDecoder
+from speculation.distributions import Distributions
 from speculation.predictor import FEATURES, features
 from speculation.progress import progress
 from speculation.vlm.model import Vlm
@@ -111,7 +112,8 @@ def _of_shard(decoder: SpeculativeDecoder, form: int, path: Path, rng: random.Ra
         task = _choose([task for task in frames[index].tasks if wording.fits(task, form)], rng)
         scene = scene_of(path, index, len(frames))
         for found in decoder.answer(task.prompt or wording.prompt(task, form=form), frames[index].jpeg):
-            rows += [features(logits, depth) for depth, logits in enumerate(found.draft_logits, start=1)]
+            for depth, logits in enumerate(found.draft_logits, start=1):
+                rows += [*features(Distributions(logits[None]), [depth])]
             labels = [ACCEPTED] * len(found.verdict.path) + [REJECTED] + [UNLABELLED] * len(found.tokens)
             columns += [(label, number, scene) for label in labels[: len(found.tokens)]]
             number += 1

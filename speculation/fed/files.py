@@ -16,6 +16,7 @@ from speculation.fed.config import FORMAT, FedConfig
 from speculation.fed.encoder import FeatureEncoder
 from speculation.fed.head import FedHead
 from speculation.file_modes import share
+from speculation.text import first_line
 from speculation.vlm.folder import ModelFolderError
 from speculation.vlm.model import Vlm
 
@@ -112,6 +113,5 @@ def _filled(module: M, folder: Path, name: str) -> M:
     try:
         module.load_state_dict(load_file(str(path)))
     except (OSError, SafetensorError, RuntimeError, KeyError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ModelFolderError(f"{path} does not load ({reason}); {_REMEDY}") from None
+        raise ModelFolderError(f"{path} does not load ({first_line(error)}); {_REMEDY}") from None
     return module.requires_grad_(False).eval()

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from speculation.acceptance import check_parents, check_path, descendants
 from speculation.cancellation import Abandoned, Stop
 from speculation.distributions import Logits
 from speculation.features import Numbers, unpack
@@ -95,12 +96,11 @@ class FedSession:
         """Feed tokens, a forward for each level of them. Raises RuntimeError while there is no root."""
         self._check_root()
         used = len(self._tokens)
+        check_parents(tokens, parents, used - self._length)
+        for token in tokens:
+            self._check_token(token)
         slots = list(range(used, used + len(tokens)))
         above = [self._length + parent for parent in parents]  # ROOT is -1
-        for token, parent, slot in zip(tokens, above, slots, strict=True):
-            self._check_token(token)
-            if not self._length - 1 <= parent < slot:
-                raise ValueError(f"parent {parent - self._length} of a new node must be in -1..{slot - self._length}")
         self._make_room(used + len(tokens))
         self._tokens += tokens
         self._above += above
@@ -122,14 +122,10 @@ class FedSession:
         """
         self._check_token(next_token)
         length, count = self._length, len(self._tokens)
-        end = length - 1
-        for node in path:
-            if not 0 <= node < count - length or self._above[length + node] != end:
-                raise ValueError(f"node {node} does not follow its predecessor: a committed path is a chain")
-            end = length + node
+        end = length + check_path(path, [above - length for above in self._above[length:]])
         after = [slot for slot in range(length, count) if self._above[slot] == end]
         root = next((slot for slot in after if self._tokens[slot] == next_token), None)
-        kept = self._below(root) if root is not None else []
+        kept = descendants(root, self._above) if root is not None else []
         committed = [*range(length), *(length + node for node in path)]
         if root is None:
             self._arrange([*committed, None], len(committed) + 1)
@@ -190,13 +186,6 @@ class FedSession:
         for buffer in (self._states, self._outputs, self._keys, self._values):
             buffer[: len(order)] = buffer[source]
         self._length = length
-
-    def _below(self, slot: int) -> list[int]:
-        below = {slot}
-        for each in range(slot + 1, len(self._tokens)):
-            if self._above[each] in below:
-                below.add(each)
-        return sorted(below - {slot})
 
     def _make_room(self, slots: int) -> None:
         """Have room for so many slots; the last of the room stays blank."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import NamedTuple
 
 import msgspec
@@ -87,83 +88,60 @@ class View(NamedTuple):
     yaw: float
 
 
-class _Place:
-    def __init__(self, view: View) -> None:
-        self.x, self.y = view.x, view.y
-        self.looked = [False] * SECTORS
+class Place(msgspec.Struct, array_like=True):
+    """Where frames were taken near each other. Raises ValueError for another number of directions."""
+
+    x: float
+    y: float
+    looked: list[bool] = msgspec.field(default_factory=lambda: [False] * SECTORS)
+    """Which directions some frame has shown."""
+
+    def __post_init__(self) -> None:
+        if len(self.looked) != SECTORS:
+            raise ValueError(f"a place has not {SECTORS} directions")
 
     def add(self, view: View) -> None:
+        """Note which directions a frame shows."""
         for sector in range(SECTORS):
             if abs(_wrap(sector * math.tau / SECTORS - view.yaw)) <= _HALF_VIEW:
                 self.looked[sector] = True
 
     @property
     def count(self) -> int:
+        """How many directions were looked into."""
         return sum(self.looked)
 
 
-class SearchRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a `SearchMemory` holds, for a file. Raises ValueError for a place with another number of directions."""
-
-    views: tuple[View, ...] = ()
-    places: tuple[tuple[float, float, tuple[bool, ...]], ...] = ()
-    """Metres, and which directions were looked into."""
-    doors: tuple[tuple[float, float], ...] = ()
-    last: tuple[float, float] | None = None
-    in_vain: int = 0
-
-    def __post_init__(self) -> None:
-        if any(len(looked) != SECTORS for _, _, looked in self.places):
-            raise ValueError(f"a place has not {SECTORS} directions")
-
-
-class SearchMemory:
+class SearchMemory(msgspec.Struct, forbid_unknown_fields=True):
     """What one search has looked at so far. `look` at each frame, `lines` for its prompt, `read` its answer.
 
-    `camera` is how far the camera stands ahead of the point whose pose is given, metres: distances in answers count
-    from there.
+    It may be written to a file as it is. Distances in answers count from the camera, `GO2_CAMERA` ahead of the point
+    whose pose is given.
     """
 
-    def __init__(self, camera: float = GO2_CAMERA) -> None:
-        self._camera = camera
-        self._views: list[View] = []
-        self._places: list[_Place] = []
-        self._doors: list[tuple[float, float]] = []
-        self._last: tuple[float, float] | None = None
-        self._in_vain = 0
-        """Frames since the last one that showed something new."""
+    views: list[View] = []
+    places: list[Place] = []
+    doors: list[tuple[float, float]] = []
+    last: tuple[float, float] | None = None
+    """Where the object was last seen, in the frame of the views; None: nowhere."""
+    in_vain: int = 0
+    """Frames since the last one that showed something new."""
 
     def copy(self) -> SearchMemory:
         """Return another memory of the same: for a frame that may not count in the end."""
-        twin = SearchMemory(self._camera)
-        twin.restore(self.record())
-        return twin
-
-    def record(self) -> SearchRecord:
-        """Return all that is remembered."""
-        places = tuple((place.x, place.y, tuple(place.looked)) for place in self._places)
-        return SearchRecord(tuple(self._views), places, tuple(self._doors), self._last, self._in_vain)
-
-    def restore(self, record: SearchRecord) -> None:
-        """Remember what a record holds, and nothing else."""
-        self._views, self._doors, self._last = [*record.views], [*record.doors], record.last
-        self._in_vain, self._places = record.in_vain, []
-        for x, y, looked in record.places:
-            place = _Place(View(x, y, 0.0))
-            place.looked = [*looked]
-            self._places.append(place)
+        return deepcopy(self)
 
     def look(self, x: float, y: float, yaw: float) -> None:
         """Note that a frame was taken here: metres, radians. It is `here` until the next one."""
         view = View(x, y, yaw)
-        self._views.append(view)
+        self.views.append(view)
         place = self._place_of(view)
         if place is None:
-            place = _Place(view)
-            self._places.append(place)
+            place = Place(view.x, view.y)
+            self.places.append(place)
         before = place.count
         place.add(view)
-        self._in_vain = self._in_vain + 1 if place.count == before else 0
+        self.in_vain = self.in_vain + 1 if place.count == before else 0
 
     def read(self, answer: str, colour: str = "", object_class: str = "") -> None:
         """Note what an answer about the last frame says of doorways and of the object (empty words: any).
@@ -181,69 +159,64 @@ class SearchMemory:
     def door(self, bearing: float, metres: float) -> None:
         """Note a doorway in the last frame: radians off its axis, counter-clockwise, and metres from the robot."""
         at = self._at(bearing, metres)
-        for index, known in enumerate(self._doors):
+        for index, known in enumerate(self.doors):
             if math.dist(at, known) <= _SAME_DOOR:
-                self._doors[index] = at
+                self.doors[index] = at
                 return
-        self._doors.append(at)
-        self._in_vain = 0
+        self.doors.append(at)
+        self.in_vain = 0
 
     def found(self, bearing: float, metres: float) -> None:
         """Note the object in the last frame."""
-        self._last = self._at(bearing, metres)
-        self._in_vain = 0
+        self.last = self._at(bearing, metres)
+        self.in_vain = 0
 
     def missed(self) -> None:
         """Note that the last frame does not show the object: a place right ahead and near is no longer where it is."""
-        if self._last is None:
+        if self.last is None:
             return
-        bearing, metres = self._seen_from_here(self._last)
+        bearing, metres = self._seen_from_here(self.last)
         if abs(bearing) <= _MISSED_BEARING and metres <= _MISSED_METRES:
-            self._last = None
-
-    @property
-    def last(self) -> tuple[float, float] | None:
-        """Where the object was last seen, in the frame of the views; None: nowhere."""
-        return self._last
+            self.last = None
 
     @property
     def metres_to_object(self) -> float:
         """Metres from the robot at its last view to where the object was last seen; infinite where that is nowhere."""
-        return math.inf if self._last is None else self._seen_from_here(self._last)[1]
+        return math.inf if self.last is None else self._seen_from_here(self.last)[1]
 
     def lines(self) -> tuple[str, ...]:
         """Return the lines of a prompt, as seen from the last view. Raises ValueError before the first `look`."""
         here = self._place_of(self._here)
         others = sorted(
-            (place for place in self._places if place is not here), key=lambda place: place.count, reverse=True
+            (place for place in self.places if place is not here), key=lambda place: place.count, reverse=True
         )[:_LISTED]
         seen = [] if here is None else [f"here {here.count}/{SECTORS}"]
         seen += [f"{self._where((place.x, place.y))} {place.count}/{SECTORS}" for place in others]
         lines = [f"{MEMORY_LINE}{', '.join(seen)}"]
-        doors = sorted(self._doors, key=lambda at: (self._passed(at), self._seen_from_here(at)[1]))[:_LISTED]
+        doors = sorted(self.doors, key=lambda at: (self._passed(at), self._seen_from_here(at)[1]))[:_LISTED]
         if doors:
             texts = (f"{self._where(at)}{_PASSED if self._passed(at) else ''}" for at in doors)
             lines.append(f"{_DOORS_LINE}{', '.join(texts)}")
-        if self._last is not None:
-            lines.append(f"{_LAST_LINE}{self._where(self._last)}")
-        if self._in_vain >= SEARCHED_FRAMES:
-            lines.append(f"{_SEARCHED_LINE}nothing new in {self._in_vain} frames")
+        if self.last is not None:
+            lines.append(f"{_LAST_LINE}{self._where(self.last)}")
+        if self.in_vain >= SEARCHED_FRAMES:
+            lines.append(f"{_SEARCHED_LINE}nothing new in {self.in_vain} frames")
         return tuple(lines)
 
     @property
     def _here(self) -> View:
-        if not self._views:
+        if not self.views:
             raise ValueError("nothing was looked at yet: call look() with the first frame's pose")
-        return self._views[-1]
+        return self.views[-1]
 
-    def _place_of(self, view: View) -> _Place | None:
-        near = [(math.dist((place.x, place.y), view[:2]), index) for index, place in enumerate(self._places)]
+    def _place_of(self, view: View) -> Place | None:
+        near = [(math.dist((place.x, place.y), view[:2]), index) for index, place in enumerate(self.places)]
         distance, index = min(near, default=(math.inf, 0))
-        return self._places[index] if distance <= PLACE_METRES else None
+        return self.places[index] if distance <= PLACE_METRES else None
 
     def _at(self, bearing: float, metres: float) -> tuple[float, float]:
         here, along = self._here, self._here.yaw + bearing
-        x, y = here.x + self._camera * math.cos(here.yaw), here.y + self._camera * math.sin(here.yaw)
+        x, y = here.x + GO2_CAMERA * math.cos(here.yaw), here.y + GO2_CAMERA * math.sin(here.yaw)
         return x + metres * math.cos(along), y + metres * math.sin(along)
 
     def _seen_from_here(self, at: tuple[float, float]) -> tuple[float, float]:
@@ -259,7 +232,7 @@ class SearchMemory:
 
     def _passed(self, at: tuple[float, float]) -> bool:
         """Whether the way led through a doorway: some straight piece of it came near."""
-        return any(_gap(at, a, b) <= _THROUGH for a, b in zip(self._views, self._views[1:], strict=False))
+        return any(_gap(at, a, b) <= _THROUGH for a, b in zip(self.views, self.views[1:], strict=False))
 
 
 def all_seen(prompt: str) -> bool:

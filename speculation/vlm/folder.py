@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from speculation.settings import expanded
+from speculation.text import first_line
 from speculation.vlm.families import INSTEAD, KINDS
 from speculation.wire import MAX_END_TOKENS, MAX_PENALTY, MIN_PENALTY
 
@@ -153,8 +154,7 @@ def find_model(name: Path | str, *, allow_download: bool = False) -> Path:
         pass
     except Exception as error:
         # A hub that is down, unknown, gated or full each raises its own type.
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ModelFolderError(f"model {text} cannot be fetched: {reason}") from None
+        raise ModelFolderError(f"model {text} cannot be fetched: {first_line(error)}") from None
     wanted = f"{text} --revision {revision}" if revision else text
     raise ModelFolderError(
         f"model {name} does not exist as a folder and is not in this machine's Hugging Face cache; fetch it with "

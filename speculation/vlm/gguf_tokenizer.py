@@ -11,6 +11,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast as _PreTrainedTokenizerFast
 
+from speculation.text import first_line
 from speculation.vlm.families.text import Text
 from speculation.vlm.folder import ModelFolderError
 from speculation.vlm.processing import Processor, check_template
@@ -87,9 +88,9 @@ def _beside(path: Path, template: str) -> Processor:
     try:
         return Processor.load(path.parent, Text(), template=template)
     except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0]
         raise ModelFolderError(
-            f"{path}: the tokenizer files beside it do not load ({reason}); fetch them again or move them away"
+            f"{path}: the tokenizer files beside it do not load ({first_line(error)}); fetch them again or move them "
+            "away"
         ) from None
 
 

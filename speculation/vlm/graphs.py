@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from speculation.text import first_line
 from speculation.vlm.blocks import BLOCK, blocks_for
 from speculation.vlm.cache import KVCache
 from speculation.vlm.fused import PLAIN, FusedLayer, NotFusable, Operations, Read, fuse, run_layer
@@ -152,10 +153,10 @@ class PassGraphs:
             return self._capture(run)
         except Exception as error:  # CUDA raises many types
             self._captures = False
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             _log.warning(
-                "passes of %s are not captured as CUDA graphs any more, they take longer: %s", self._vlm.name, reason
-            )
+                "passes of %s are not captured as CUDA graphs any more, they take longer: %s",
+                self._vlm.name, first_line(error),
+            )  # fmt: skip
             return None
 
     def _capture(self, run: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], object]]:
@@ -221,7 +222,7 @@ def operations_for(vlm: Vlm, layer: FusedLayer) -> Operations:
             return KERNELS
         reason = f"they are {error:.1g} away from torch's operations"
     except Exception as failure:  # compilers raise many types
-        reason = (str(failure).strip() or type(failure).__name__).splitlines()[0]
+        reason = first_line(failure)
     _log.warning("passes of %s use no kernels of their own, they take longer: %s", vlm.name, reason)
     return PLAIN
 

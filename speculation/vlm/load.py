@@ -17,6 +17,7 @@ from torch import nn
 from transformers import AutoConfig
 from transformers.utils.logging import disable_progress_bar
 
+from speculation.text import first_line
 from speculation.vlm.attention import attend_by_rows
 from speculation.vlm.families import family_of
 from speculation.vlm.families.text import VICUNA_TEMPLATE
@@ -178,10 +179,9 @@ def _check_device(device: str) -> None:
         if made.device.type != "meta":
             made.cpu()
     except (RuntimeError, AssertionError) as error:  # what torch raises where there is no such device
-        reason = (str(error) or type(error).__name__).splitlines()[0]
         gpus = torch.cuda.device_count() if device.startswith("cuda:") else 0
         here = f"; GPUs here are cuda:0 to cuda:{gpus - 1}" if gpus else ""
-        raise ValueError(f"device {device}: {reason}{here}") from None
+        raise ValueError(f"device {device}: {first_line(error)}{here}") from None
 
 
 def _readable(weights: list[Path]) -> list[StoredTensor]:
@@ -238,7 +238,7 @@ def _load_model(
         ) from None
     except Exception as error:
         # transformers and safetensors raise many types here, and each means the same to the user who gave the folder.
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         if isinstance(error, ImportError):
             raise ModelFolderError(f"model folder {folder} needs a package that is missing: {reason}") from None
         raise ModelFolderError(f"model folder {folder}: weights do not load ({reason}); fetch them again") from None

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from speculation.text import first_line
 from speculation.vlm.cache import KVCache
 from speculation.vlm.folder import ModelFolderError
 from speculation.vlm.forward import (
@@ -147,10 +148,9 @@ def _as_folder_error(vlm: Vlm) -> Iterator[None]:
             "quantise it, or take a smaller model"
         ) from None
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelFolderError(
-            f"model folder {vlm.folder} cannot answer a small question ({reason}); its config.json, processor files "
-            "and weights may not belong together: fetch them again"
+            f"model folder {vlm.folder} cannot answer a small question ({first_line(error)}); its config.json, "
+            "processor files and weights may not belong together: fetch them again"
         ) from None
 
 

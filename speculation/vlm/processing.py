@@ -15,6 +15,7 @@ from transformers import AutoTokenizer
 
 from speculation.language.prompts import chat, is_conversation
 from speculation.language.thinking import CLOSES, OPENS, thinking_of
+from speculation.text import first_line
 from speculation.vlm.families import Family, FrameProcessor, family_of
 from speculation.vlm.families.qwen_vl import QwenFrames, QwenVL
 from speculation.vlm.folder import ModelFolderError
@@ -145,10 +146,9 @@ def load_processor(folder: Path, config: dict[str, Any]) -> Processor:
     try:
         processor = Processor.load(folder, family_of(config["model_type"]), config)
     except (RuntimeError, ImportError) as error:  # what transformers takes from a package that does not load
-        reason = str(error).splitlines()[0]
-        raise ModelFolderError(f"model folder {folder} cannot be loaded: {reason}") from None
+        raise ModelFolderError(f"model folder {folder} cannot be loaded: {first_line(error)}") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(":")
+        reason = first_line(error).rstrip(":")
         raise ModelFolderError(
             f"model folder {folder}: tokenizer or processor files do not load ({reason}); fetch them again"
         ) from None

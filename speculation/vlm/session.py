@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from speculation.acceptance import check_parents, check_path, descendants
 from speculation.cancellation import Abandoned, Stop
 from speculation.frames import Frame
 from speculation.language.grammar import Automaton
@@ -223,31 +224,3 @@ class VlmSession:
     def _check_token(self, token: int) -> None:
         if not 0 <= token < self.vlm.vocabulary:
             raise ValueError(f"token {token} is outside the vocabulary 0..{self.vlm.vocabulary - 1}")
-
-
-def check_parents(tokens: Sequence[int], parents: Sequence[int], first: int) -> None:
-    """Raise ValueError unless each of the new nodes, from number `first` on, has a parent before it, or the root."""
-    if len(tokens) != len(parents):
-        raise ValueError(f"{len(tokens)} tokens but {len(parents)} parents")
-    for node, parent in enumerate(parents, start=first):
-        if not ROOT <= parent < node:
-            raise ValueError(f"parent {parent} of node {node} must be in {ROOT}..{node - 1}")
-
-
-def check_path(path: Sequence[int], parents: Sequence[int]) -> int:
-    """Return the end of a path through nodes with these parents. Raises ValueError where it is no chain."""
-    end = ROOT
-    for node in path:
-        if not 0 <= node < len(parents) or parents[node] != end:
-            raise ValueError(f"node {node} does not follow node {end}: a committed path is a chain from the root")
-        end = node
-    return end
-
-
-def descendants(node: int, parents: Sequence[int]) -> list[int]:
-    """Return all nodes below a node, ascending, of a tree whose nodes have these parents."""
-    below = {node}
-    for child in range(node + 1, len(parents)):
-        if parents[child] in below:
-            below.add(child)
-    return sorted(below - {node})

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from speculation.file_modes import share
+from speculation.text import first_line
 from speculation.vlm.folder import INT8_FILE, INT8_GROUPS, SCALE_SUFFIX, ModelFolderError, read_config, weight_files
 
 GROUP = 64
@@ -73,8 +74,9 @@ def read_unpacked(
             raise ValueError(f"group_size {group!r} is not a number of weights")
         return unpack({name: weight for path in files for name, weight in load_file(str(path)).items()}, group, dtype)
     except Exception as error:  # safetensors and torch raise many types here, each means the same to the user
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ModelFolderError(f"model folder {folder}: weights do not load ({reason}); fetch them again") from None
+        raise ModelFolderError(
+            f"model folder {folder}: weights do not load ({first_line(error)}); fetch them again"
+        ) from None
 
 
 def store(folder: Path, out: Path) -> None:

@@ -34,7 +34,7 @@ def test_each_row_is_as_deep_as_its_node() -> None:
     ("tokens", "parents", "rows", "sentence"),
     [
         ([1], [-1], 1, "are no draft tree"),
-        ([1], [], 2, "are no draft tree"),
+        ([1], [], 2, "1 tokens but 0 parents"),
         ([1, 1], [-1, 1], 3, "parent 1 of node 1 must be in -1..0"),
         ([1], [-2], 2, "parent -2 of node 0"),
     ],

@@ -79,7 +79,10 @@ def edited(**values: object) -> Callable[[Path], object]:
     [
         (lambda folder: (folder / "exits.json").unlink(), "has no exits.json; train exits"),
         (lambda folder: (folder / "exits.safetensors").unlink(), "has no exits.safetensors; train exits"),
-        (lambda folder: (folder / "exits.json").write_text("{"), "exits.json is no JSON"),
+        (
+            lambda folder: (folder / "exits.json").write_text("{"),
+            "exits.json: Input data was truncated",
+        ),
         (lambda folder: (folder / "exits.safetensors").write_text("version"), "do not load"),
         (edited(format=3), r"Invalid enum value 3 - at `\$.format`; train them again"),
         (edited(wings=2), "unknown field `wings`"),

@@ -31,7 +31,7 @@ def test_features_are_what_their_names_say(logits: list[float], depth: int) -> N
     entropy = -sum(p * np.log(p) for p in probabilities if p > 0)
     first, second = sorted(logits, reverse=True)[:2]
     expected = [probabilities.max(), entropy, min(first - second, 50.0), row.std(), depth]
-    assert features(row, depth) == pytest.approx(expected, abs=1e-9)
+    assert features(Distributions(row[None]), [depth])[0] == pytest.approx(expected, abs=1e-9)
 
 
 def test_a_saved_predictor_says_the_same(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_many_chances_at_once_are_those_one_by_one(
         rows[dice.random(rows.shape) < 0.3] = -np.inf
         rows[:, 0] = 1.0
     depths = dice.integers(1, 12, count).tolist()
-    expected = [made.chance(row, depth) for row, depth in zip(rows, depths, strict=True)]
+    expected = [made.chances(Distributions(row[None]), [depth])[0] for row, depth in zip(rows, depths, strict=True)]
     assert made.chances(Distributions(rows), depths) == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 

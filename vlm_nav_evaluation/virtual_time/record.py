@@ -19,6 +19,7 @@ import torch
 
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import find_exits
+from speculation.distributions import Distributions
 from speculation.exits import ExitHeads, Head
 from speculation.language.grammar import FREE, grammar_for
 from speculation.logits_processors import Context, LogitsProcessors
@@ -172,7 +173,7 @@ class _Recorder:
         predictor = self._models.predictor
         if predictor is None:
             return probabilities[:, :1]
-        inputs = np.stack([features(row, 1) for row in rows])
+        inputs = features(Distributions(rows), [1] * len(rows))
         columns = []
         for depth in range(1, predictor.max_depth + 1):
             inputs[:, -1] = depth

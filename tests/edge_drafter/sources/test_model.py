@@ -29,7 +29,7 @@ def test_rows_propose_what_each_would_alone(
     ):
         softmax = np.exp(row) / np.exp(row).sum()
         ranked = sorted(range(5), key=lambda token: (-row[token], token))
-        first = softmax[ranked[0]] if predictor is None else predictor.chance(row, depth)
+        first = softmax[ranked[0]] if predictor is None else predictor.chances(Distributions(row[None]), [depth])[0]
         rest = (1 - first) / (1 - softmax[ranked[0]])
         tokens = ranked[:width] + [token for token in also if token not in ranked[:width]]
         assert [token for token, _ in found] == tokens

@@ -29,7 +29,7 @@ from speculation.language.prompts import (
     compose,
     nearest_action,
 )
-from speculation.language.search_memory import SearchMemory, SearchRecord
+from speculation.language.search_memory import SearchMemory
 from speculation.language.thinking import split_thinking
 from speculation.wire import Jpegs, jpeg_of
 
@@ -120,7 +120,7 @@ class GoalRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     actions: int = 0
     moved: tuple[Moved, ...] = ()
-    searched: SearchRecord = SearchRecord()
+    searched: SearchMemory = msgspec.field(default_factory=SearchMemory)
 
 
 class NavigationGoal:
@@ -173,12 +173,12 @@ class NavigationGoal:
         moved = [*self._moved]
         if under_way is not None:
             moved.append(Moved(nearest_action(under_way.kind, metres_or_radians)))
-        return GoalRecord(self.actions + (under_way is not None), tuple(moved), self._memory.record())
+        return GoalRecord(self.actions + (under_way is not None), tuple(moved), self._memory.copy())
 
     def restore(self, record: GoalRecord) -> None:
         """Go on from what a record holds."""
         self.actions, self._moved = record.actions, [*record.moved]
-        self._memory.restore(record.searched)
+        self._memory = record.searched.copy()
 
     def understood(self, vocabulary: Vocabulary | None) -> str:
         """Return what a model with this list of objects is asked to find; empty for one that takes any instruction.
