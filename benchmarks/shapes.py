@@ -12,8 +12,7 @@ from speculation.vlm.attention import attend_by_rows
 from speculation.vlm.families import family_of
 from speculation.vlm.families.qwen_vl import QwenFrames
 from speculation.vlm.folder import ModelFolderError
-from speculation.vlm.load import DTYPES
-from speculation.vlm.memory import BYTES, available_bytes, gigabytes
+from speculation.vlm.memory import available_bytes, gigabytes
 from speculation.vlm.model import Vlm
 from speculation.vlm.processing import Processor
 
@@ -107,14 +106,14 @@ def build(name: str, device: str, dtype: str) -> Vlm:
     It has no tokenizer: it is asked in token ids. Raises ModelFolderError where the weights do not fit.
     """
     shape = SHAPES[name]
-    need, free = parameters(shape) * BYTES[dtype], available_bytes(device)
+    need, free = parameters(shape) * getattr(torch, dtype).itemsize, available_bytes(device)
     if need > free:
         raise ModelFolderError(
             f"preset {name} takes {gigabytes(need)} in {dtype}, {device} has {gigabytes(free)} free; choose a smaller "
             "preset or dtype"
         )
     with torch.device(device):
-        model = _model(shape, DTYPES[dtype]).eval().requires_grad_(False)
+        model = _model(shape, getattr(torch, dtype)).eval().requires_grad_(False)
     frames = QwenFrames.of(patch_size=shape.vision.get("patch_size", 14)) if shape.vision else None
     vlm = Vlm(
         family=family_of(shape.kind),

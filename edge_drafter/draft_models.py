@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+import torch
+
 from edge_drafter.declared_times import PacedFedModel, PacedModel
 from edge_drafter.llama_cpp import LlamaCppModel, LlamaCppSession
 from edge_drafter.protocols import DraftModel, FedModel
@@ -19,7 +21,7 @@ from speculation.predictor import OFF, Predictor, find
 from speculation.profiles import DeviceProfile
 from speculation.settings import expanded
 from speculation.vlm.folder import gguf_files
-from speculation.vlm.load import DTYPES, load_vlm
+from speculation.vlm.load import load_vlm
 from speculation.vlm.memory import available_bytes, gigabytes
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
@@ -139,7 +141,7 @@ def _load_head(config: EdgeConfig, profile: DeviceProfile, draft: LoadedDraft) -
             "leave fed_head out"
         )
     folder = expanded(config.decoding.fed_head)
-    head = load_head(folder, draft.tokenizer_fingerprint, config.draft.devices[0], DTYPES[config.draft.dtype])
+    head = load_head(folder, draft.tokenizer_fingerprint, config.draft.devices[0], getattr(torch, config.draft.dtype))
     size = sum(weight.numel() for weight in head.parameters()) / 1e6
     _log.info("fed head %s drafts: %.2f M parameters, features %s", folder, size, head.config.features)
     session = FedSession(head)

@@ -34,6 +34,8 @@ from transformers import (
 from adapters_training.shapes import train_tokenizer
 from speculation.language.prompts import ACTIONS, Vocabulary, format_answer
 from speculation.language.thinking import CLOSES, OPENS
+from speculation.vlm.cache import KVCache
+from speculation.vlm.forward import Logits, draft_chunk, forward, prefill
 from speculation.vlm.inputs import Inputs, library_arguments
 from speculation.vlm.model import Vlm
 from speculation.vlm.processing import CHAT_TEMPLATE, SPECIAL_TOKENS, Processor, build_processor
@@ -258,6 +260,26 @@ def scratch_inputs(vlm: Vlm, inputs: Inputs, tokens: Sequence[int] = ()) -> dict
 
 
 @torch.no_grad()
+def tree_logits(vlm: Vlm, inputs: Inputs, tokens: Sequence[int], parents: Sequence[int] = ()) -> Logits:
+    """Return the cached forward's logits behind a prompt and each node of a tree, or of a chain without `parents`."""
+    cache = KVCache(vlm, 1, 512)
+    root = prefill(vlm, cache, 0, inputs)
+    chain = range(-1, len(tokens) - 1)
+    return forward(vlm, cache, [draft_chunk(cache, 0, root, tokens, parents or chain)])[0]
+
+
+def check_tree(
+    vlm: Vlm, inputs: Inputs, tree: tuple[Sequence[int], Sequence[int]], logits: Logits, near: float = 1e-9
+) -> None:
+    """Compare the logits of a tree, its root's first, with one from-scratch forward per node."""
+    tokens, parents = tree
+    paths: list[list[int]] = [[]]
+    for token, parent in zip(tokens, parents, strict=True):
+        paths.append([*paths[parent + 1], token])
+    for path, row in zip(paths, logits, strict=True):
+        np.testing.assert_allclose(row, scratch_logits(vlm, inputs, path)[-1], rtol=0, atol=near)
+
+
 def scratch_logits(vlm: Vlm, inputs: Inputs, tokens: Sequence[int] = ()) -> npt.NDArray[np.floating]:
     """Return transformers' logits [len(tokens) + 1, vocabulary] after the prompt's last token and each of `tokens`.
 

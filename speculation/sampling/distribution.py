@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from speculation.distributions import Logits
-from speculation.sampling.noise import Floats, StepDraws, Tokens, all_random_bits, gumbel, random_bits
+from speculation.sampling.noise import Floats, StepDraws, Tokens, gumbel_at, likeliest
 from speculation.sampling.scheme import SamplingScheme
 
 
@@ -86,11 +86,8 @@ def noised(
     if settings.greedy:
         return np.arange(len(logits)), logits.astype(np.float64)
     columns = support(logits, settings)
-    if ids is None and len(columns) == len(logits):
-        bits = all_random_bits(len(logits), draws)
-    else:
-        bits = random_bits(columns if ids is None else ids[columns], draws)
-    return columns, logits[columns].astype(np.float64) + settings.temperature * gumbel(bits)
+    noise = gumbel_at(columns, len(logits), draws, ids)
+    return columns, logits[columns].astype(np.float64) + settings.temperature * noise
 
 
 def perturbed(logits: Logits, settings: SamplingScheme, draws: StepDraws) -> Logits:
@@ -114,5 +111,5 @@ def choose(logits: Logits, settings: SamplingScheme, draws: StepDraws, ids: Toke
     same. For greedy it is the plain softmax. Raises as `support`.
     """
     columns, values = noised(logits, settings, draws, ids)
-    best = int(np.argmax(values))
-    return int(columns[best]), 1.0 / float(np.exp(values - values[best]).sum())
+    best, probability = likeliest(values)
+    return int(columns[best]), probability

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from speculation.distributions import Logits
-from speculation.sampling.noise import StepDraws, Tokens
+from speculation.sampling.noise import StepDraws, Tokens, likeliest
 from speculation.sampling.scheme import SamplingScheme
 
 
@@ -23,5 +23,4 @@ class Greedy(SamplingScheme, frozen=True):
 
     def pick(self, row: Logits, draws: StepDraws, ids: Tokens | None = None) -> tuple[int, float]:
         """Return the likeliest column and its softmax."""
-        column = int(np.argmax(row))
-        return column, 1.0 / float(np.exp(row.astype(np.float64) - float(row[column])).sum())
+        return likeliest(row.astype(np.float64))

@@ -36,8 +36,13 @@ def pack(target: Distribution, keep: int = 0) -> Masses:
     return Masses(weights[ids].astype("<f4").tobytes(), target.total, ids.astype("<u4").tobytes(), tail)
 
 
-def listed(masses: Masses, vocabulary: int) -> tuple[Tokens, Floats]:
-    """Return the tokens that masses name and their weights. Raises ValueError for tokens or weights that cannot be."""
+def listed(masses: Masses, vocabulary: int, whole: bool = True) -> tuple[Tokens, Floats]:
+    """Return the tokens that masses name and their weights.
+
+    Raises ValueError for tokens or weights that cannot be, and for a part of a distribution that must be whole.
+    """
+    if whole and masses.tail:
+        raise ValueError(f"Masses.tail is {masses.tail:g}: this is a part of a distribution")
     values = np.frombuffer(masses.weights, dtype="<f4").astype(np.float64)
     ids = np.frombuffer(masses.ids, dtype="<u4").astype(np.int64) if masses.ids else np.arange(len(values))
     if not len(ids) or (len(ids) != vocabulary and not masses.ids) or ids.max() >= vocabulary:
@@ -48,9 +53,7 @@ def listed(masses: Masses, vocabulary: int) -> tuple[Tokens, Floats]:
 
 
 def unpack(masses: Masses, vocabulary: int) -> Distribution:
-    """Return a distribution that came over the wire whole. Raises ValueError as `listed`, and for a part of one."""
-    if masses.tail:
-        raise ValueError(f"Masses.tail is {masses.tail:g}: this is a part of a distribution")
+    """Return a distribution that came over the wire whole. Raises ValueError as `listed`."""
     ids, values = listed(masses, vocabulary)
     weights = np.zeros(vocabulary, dtype=np.float32)
     weights[ids] = values

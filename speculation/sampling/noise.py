@@ -101,6 +101,19 @@ def gumbel(bits: Tokens) -> Floats:
     return noise
 
 
+def gumbel_at(columns: Tokens, size: int, draws: StepDraws, ids: Tokens | None = None) -> Floats:
+    """Return the Gumbel noise of some columns of a row of `size`; `ids` are the tokens of all where these are fewer."""
+    if ids is None and len(columns) == size:
+        return gumbel(all_random_bits(size, draws))
+    return gumbel(random_bits(columns if ids is None else ids[columns], draws))
+
+
+def likeliest(values: Floats) -> tuple[int, float]:
+    """Return the place of the largest logit of a row, of equals the first, and its softmax."""
+    best = int(np.argmax(values))
+    return best, 1.0 / float(np.exp(values - values[best]).sum())
+
+
 def question_key(seed: int, number: int) -> int:
     """Return the key of a question: a hash of a robot's seed (0 to 2^63 - 1) and the question's number."""
     low, high = key_words(seed)

@@ -32,8 +32,8 @@ from speculation.sampling.noise import (
     Floats,
     StepDraws,
     Tokens,
-    all_random_bits,
-    gumbel,
+    gumbel_at,
+    likeliest,
     random_bits,
     uniforms,
 )
@@ -67,19 +67,13 @@ def noisy(row: Floats, digest: bytes, purpose: Purpose, ids: Tokens | None = Non
     """
     columns = np.flatnonzero(row > 0.0)
     values = np.full(len(row), -np.inf)
-    if ids is None and len(columns) == len(row):
-        bits = all_random_bits(len(row), draws(digest, purpose))
-    else:
-        bits = random_bits(columns if ids is None else ids[columns], draws(digest, purpose))
-    values[columns] = np.log(row[columns]) + gumbel(bits)
+    values[columns] = np.log(row[columns]) + gumbel_at(columns, len(row), draws(digest, purpose), ids)
     return values
 
 
 def draw(row: Floats, digest: bytes, ids: Tokens | None = None) -> tuple[int, float]:
     """Return the column drawn from weights [n], and its softmax among the noisy ones as in `sampling.choose`."""
-    values = noisy(row, digest, Purpose.REST, ids)
-    best = int(np.argmax(values))
-    return best, 1.0 / float(np.exp(values - values[best]).sum())
+    return likeliest(noisy(row, digest, Purpose.REST, ids))
 
 
 def draw_rest(target: Distribution, draft: Distribution, digest: bytes, keep: int = 0) -> int:

@@ -50,7 +50,7 @@ def draw_from_head(masses: Masses, draft: Distribution, digest: bytes) -> int | 
     The tail's share of the residual is at most its mass. So the draw is in the head, and known, where the number that
     decides is below the share that the head has then. Raises ValueError for tokens that the draft does not have.
     """
-    ids, values = listed(masses, len(draft.weights))
+    ids, values = listed(masses, len(draft.weights), whole=False)
     rest = np.maximum(values / masses.total - draft.row[ids], 0.0)
     inside = float(rest.sum())
     # A rounding error of the sums must not decide: then the tail is fetched.

@@ -10,7 +10,7 @@ import msgspec
 from speculation.sampling.distribution import Distribution
 from speculation.sampling.masses import listed, pack
 from speculation.sampling.rejection import Drawn, RejectionScheme
-from speculation.wire import MAX_DRAFT_TOKENS, MAX_IMAGE_BYTES, Draft, Masses
+from speculation.wire import MAX_DRAFT_TOKENS, MAX_IMAGE_BYTES, Draft
 
 
 class Whole(RejectionScheme, frozen=True):
@@ -35,12 +35,8 @@ class Whole(RejectionScheme, frozen=True):
 
     def drawn(self, draft: Draft, vocabulary: int) -> tuple[Drawn, ...]:
         pairs = zip(draft.tokens, draft.whole, strict=True)
-        return tuple(Drawn(_chance(masses, token, vocabulary), masses, vocabulary) for token, masses in pairs)
-
-
-def _chance(masses: Masses, token: int, vocabulary: int) -> float:
-    """Return a token's probability in a distribution that must be whole."""
-    if masses.tail:
-        raise ValueError(f"Masses.tail is {masses.tail:g}: this is a part of a distribution")
-    ids, values = listed(masses, vocabulary)
-    return float(values[ids == token].sum()) / masses.total
+        found = [(masses, token, *listed(masses, vocabulary)) for token, masses in pairs]
+        return tuple(
+            Drawn(float(values[ids == token].sum()) / masses.total, masses, vocabulary)
+            for masses, token, ids, values in found
+        )

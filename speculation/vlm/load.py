@@ -51,7 +51,6 @@ from speculation.vlm.settings import DEFAULT_SETTINGS, RAW, ModelSettings
 from speculation.vlm.storage import read_unpacked
 
 __all__ = [
-    "DTYPES",
     "ModelFolderError",
     "folder_fingerprint",
     "load_vlm",
@@ -64,13 +63,6 @@ logger = logging.getLogger(__name__)
 TESTED_TRANSFORMERS = ("5.20", "5.24")
 """The oldest and the newest release with which the tests of models, exactness and training were run. pyproject.toml
 allows no other, as a test checks."""
-
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
 
 
 def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **changes: Any) -> Vlm:
@@ -91,7 +83,7 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
     config = read_config(folder)
     check_attention(folder, config)
     weights = weight_files(folder)
-    rounding = quantisation_config(folder, config, settings.rounding, DTYPES[settings.dtype])
+    rounding = quantisation_config(folder, config, settings.rounding, getattr(torch, settings.dtype))
     family = family_of(config["model_type"])
     processor = load_processor(folder, config)
     if processor.template == VICUNA_TEMPLATE:
@@ -215,13 +207,13 @@ def _load_model(
         places = {"": settings.device}
     where: dict[str, Any] = {"pretrained_model_name_or_path": str(folder)}
     if stored_quantisation(config) == INT8_GROUPS:
-        where = _unpacked(folder, config, weights, DTYPES[settings.dtype])
+        where = _unpacked(folder, config, weights, getattr(torch, settings.dtype))
     family = family_of(config["model_type"])
     try:
         model_class = family.model_class(config["model_type"])
         model, report = model_class.from_pretrained(
             **where,
-            dtype=DTYPES[settings.dtype],
+            dtype=getattr(torch, settings.dtype),
             attn_implementation="sdpa",
             # The grouped product of experts knows no float64.
             experts_implementation="eager" if settings.dtype == "float64" else None,

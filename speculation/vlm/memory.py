@@ -16,7 +16,6 @@ from transformers import AutoConfig
 from speculation.vlm.folder import ModelFolderError, StoredTensor
 from speculation.vlm.settings import ModelSettings, Quantisation
 
-BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 CGROUP = Path("/sys/fs/cgroup")
 DECODER_LAYER = re.compile(r"(?:^|\.)(?:language_|text_)?model\.layers\.(\d+)\.")
 """Weights of decoder layer n, in every family's names; vision towers have layers, too."""
@@ -44,7 +43,7 @@ def kv_bytes(config: dict[str, Any], dtype: str) -> int:
     """Return the bytes that one token's keys and values take, all layers together."""
     text = text_config(config)
     heads = int(text.get("num_key_value_heads") or text["num_attention_heads"])
-    return 2 * int(text["num_hidden_layers"]) * heads * head_width(text) * BYTES[dtype]
+    return 2 * int(text["num_hidden_layers"]) * heads * head_width(text) * int(getattr(torch, dtype).itemsize)
 
 
 def weight_bytes(tensors: Iterable[StoredTensor], dtype: str, quantisation: Quantisation = Quantisation.NONE) -> int:
@@ -56,7 +55,7 @@ def weight_bytes(tensors: Iterable[StoredTensor], dtype: str, quantisation: Quan
         elif quantisation is not Quantisation.NONE and _is_rounded(tensor):
             total += _rounded_bytes(tensor, quantisation)
         else:
-            total += tensor.count * BYTES[dtype]
+            total += tensor.count * int(getattr(torch, dtype).itemsize)
     return total
 
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from speculation.vlm.blocks import BLOCK, BlockPool, PoolEmpty, blocks_for
+from speculation.vlm.blocks import BLOCK, blocks_for
 from speculation.vlm.cache import CacheFull, CacheWriter, KVCache, Plan
 from speculation.vlm.model import Vlm
 from speculation.vlm.placement import Span
@@ -214,17 +214,3 @@ def test_only_committed_tokens_are_shared() -> None:
     use.feed({0: [(15, 16)]}, finish=True)
     with pytest.raises(ValueError, match="row 0 has 16 committed tokens, 17 cannot be shared"):
         use.cache.publish(0, list(range(17)))
-
-
-def test_pool_wipes_before_a_block_is_free() -> None:
-    wiped: list[int] = []
-    pool = BlockPool(2, wiped.append)
-    first, second = pool.take(1), pool.take(1)
-    assert (first, second) == (1, 0)
-    pool.enter([b"a"], [first])
-    pool.give_back(first)
-    pool.give_back(second)
-    assert wiped == [0] and pool.free == 2
-    assert pool.take(0) == 0 and pool.take(0) == 1 and wiped == [0, 1]
-    with pytest.raises(PoolEmpty, match="all 2 blocks of 16 slots are taken"):
-        pool.take(0)

@@ -22,7 +22,7 @@ from speculation.vlm.forward import (
 )
 from speculation.vlm.inputs import Inputs, prepare
 from speculation.vlm.model import Vlm
-from tests.models import frame, scratch_logits
+from tests.models import check_tree, frame, scratch_logits
 from tests.speculation.trees import trees
 
 EXACT = 1e-9
@@ -38,16 +38,6 @@ def steps(target: Vlm) -> list[Inputs]:
 
 def path_to(parents: list[int], node: int) -> list[int]:
     return [] if node < 0 else [*path_to(parents, parents[node]), node]
-
-
-def expect_tree(
-    vlm: Vlm, inputs: Inputs, committed: list[int], tokens: list[int], parents: list[int], logits: np.ndarray
-) -> None:
-    """Compare a draft's logits with one from-scratch forward per node."""
-    for node in range(-1, len(tokens)):
-        chain = [tokens[each] for each in path_to(parents, node)]
-        expected = scratch_logits(vlm, inputs, [*committed, *chain])[-1]
-        np.testing.assert_allclose(logits[node + 1], expected, rtol=0, atol=EXACT)
 
 
 @settings(max_examples=15, deadline=None)
@@ -66,7 +56,7 @@ def test_ragged_tree_batches_are_exact_round_after_round(
     later: list[Chunk] = []
     trees: list[tuple[list[int], list[int], list[int]]] = []
     for index, (row, (tokens, parents)) in enumerate(zip(rows, batch, strict=True)):
-        expect_tree(target, steps[index], [], tokens, parents, answers[index])
+        check_tree(target, steps[index], (tokens, parents), answers[index])
         end = data.draw(st.integers(-1, len(tokens) - 1))
         path = path_to(parents, end)
         below = [node for node in range(len(tokens)) if end in path_to(parents, node)[:-1]] if end >= 0 else []
@@ -128,7 +118,7 @@ def test_a_prompt_in_any_chunks_beside_any_rows_is_as_whole(
         *_, last = forward_layers(target, cache, chunks)
         for place, (index, tokens, parents) in drafts.items():
             logits = to_numpy(final_logits(target, last.hidden[place]))
-            expect_tree(target, steps[index], [], tokens, parents, logits)
+            check_tree(target, steps[index], (tokens, parents), logits)
             cache.truncate(rows[index], cache.length[rows[index]])
             verified += 1
     assert all(cache.used[row] == cache.length[row] for row in rows)

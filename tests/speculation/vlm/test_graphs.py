@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from speculation.vlm.cache import KVCache
-from speculation.vlm.forward import draft_chunk, forward, prefill
+from speculation.vlm.forward import Logits, draft_chunk, forward, prefill
 from speculation.vlm.fused import PLAIN, NotFusable, fuse
 from speculation.vlm.graphs import PassGraphs, difference, operations_for
 from speculation.vlm.inputs import prepare
@@ -40,21 +40,23 @@ def caches(target: Vlm) -> tuple[KVCache, KVCache, PassGraphs]:
     return plain, graphed, PassGraphs(target, graphed, [1])
 
 
+def run(vlm: Vlm, cache: KVCache, graphs: PassGraphs | None, batch: dict[int, Tree]) -> Logits:
+    """Return the logits of trees behind rows, whose scratch is then dropped."""
+    logits = forward(vlm, cache, [draft_chunk(cache, row, 7, *tree) for row, tree in batch.items()], graphs=graphs)
+    for row, (tokens, _) in batch.items():
+        assert cache.used[row] == cache.length[row] + 1 + len(tokens)
+        cache.truncate(row, cache.length[row])
+    return np.concatenate(logits)
+
+
 @settings(max_examples=25)
 @given(batch=st.dictionaries(st.integers(0, 3), trees(), min_size=1))
 def test_padded_forwards_of_trees_equal_those_of_their_own_shape(
     target: Vlm, caches: tuple[KVCache, KVCache, PassGraphs], batch: dict[int, Tree]
 ) -> None:
     plain, graphed, graphs = caches
-    found = []
-    for cache, own in ((plain, None), (graphed, graphs)):
-        chunks = [draft_chunk(cache, row, 7, *tree) for row, tree in batch.items()]
-        found.append(forward(target, cache, chunks, graphs=own))
-        for row in batch:
-            assert cache.used[row] == cache.length[row] + 1 + len(batch[row][0])
-            cache.truncate(row, cache.length[row])
-    for expected, got in zip(*found, strict=True):
-        np.testing.assert_allclose(got, expected, rtol=0, atol=EXACT)
+    found, expected = run(target, graphed, graphs, batch), run(target, plain, None, batch)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=EXACT)
 
 
 class ByRows(TorchDispatchMode):
@@ -90,29 +92,20 @@ def test_what_is_padded_changes_no_bit(
     target: Vlm, caches: tuple[KVCache, KVCache, PassGraphs], batch: dict[int, Tree]
 ) -> None:
     plain, padded, graphs = caches
-    found = []
-    for cache, own in ((plain, Unpadded(target, plain, [1])), (padded, graphs)):
-        chunks = [draft_chunk(cache, row, 7, *tree) for row, tree in batch.items()]
-        with ByRows():
-            found.append(forward(target, cache, chunks, graphs=own))
-        for row in batch:
-            cache.truncate(row, cache.length[row])
-    for expected, got in zip(*found, strict=True):
-        np.testing.assert_array_equal(got, expected)
+    with ByRows():
+        found = run(target, padded, graphs, batch)
+        expected = run(target, plain, Unpadded(target, plain, [1]), batch)
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_what_cannot_be_captured_runs_all_the_same(target: Vlm, caplog: pytest.LogCaptureFixture) -> None:
     """The first shape is tried, and says why; later ones are not."""
     cache = KVCache(target, 1, 64)
-    root = prefill(target, cache, 0, prepare(target, "stop", frame(1)))
+    prefill(target, cache, 0, prepare(target, "stop", frame(1)))
     graphs = PassGraphs(target, cache, [1])
     graphs._captures = True  # as on a GPU; here it fails
-    for tokens in ([], [5, 6]):
-        chunk = draft_chunk(cache, 0, root, tokens, range(-1, len(tokens) - 1))
-        (got,) = forward(target, cache, [chunk], graphs=graphs)
-        cache.truncate(0, cache.length[0])
-        (expected,) = forward(target, cache, [chunk])
-        cache.truncate(0, cache.length[0])
+    for tree in (([], []), ([5, 6], [-1, 0])):
+        got, expected = (run(target, cache, each, {0: tree}) for each in (graphs, None))
         np.testing.assert_allclose(got, expected, rtol=0, atol=EXACT)
     assert caplog.text.count("are not captured as CUDA graphs any more, they take longer: ") == 1
 
@@ -162,12 +155,7 @@ def test_captured_forwards_equal_those_that_are_not(tiny_target: Path) -> None:
     graphs = PassGraphs(vlm, graphed, [1])
     assert graphs._operations is not PLAIN
     for batch in ([([5, 6, 7], [-1, 0, 0])], [([5], [-1]), ([8, 9, 10], [-1, 0, 1])], [([], []), ([1], [-1])]):
-        found = []
-        for cache, own in ((plain, None), (graphed, graphs)):
-            chunks = [draft_chunk(cache, row, 7, *tree) for row, tree in enumerate(batch)]
-            found.append(np.concatenate(forward(vlm, cache, chunks, graphs=own)))
-            for row in range(len(batch)):
-                cache.truncate(row, cache.length[row])
-        np.testing.assert_allclose(found[1], found[0], rtol=0, atol=1e-3)
+        found = run(vlm, graphed, graphs, dict(enumerate(batch)))
+        np.testing.assert_allclose(found, run(vlm, plain, None, dict(enumerate(batch))), rtol=0, atol=1e-3)
     assert graphs._captures, "nothing fell back"
     torch.cuda.synchronize()

@@ -6,18 +6,13 @@ import json
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
-from speculation.vlm.cache import KVCache
-from speculation.vlm.forward import draft_chunk, forward, prefill
-from speculation.vlm.inputs import Inputs, prepare
+from speculation.vlm.inputs import prepare
 from speculation.vlm.load import load_vlm
-from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
-from tests.models import scratch_inputs, scratch_logits
-from tests.pair import CAPACITY
+from tests.models import scratch_inputs, scratch_logits, tree_logits
 from tests.published import FILES, LAYOUTS, QWEN25_TOKENS, published, stored
 
 FRAME = np.random.default_rng(3).integers(0, 256, (168, 140, 3), dtype=np.uint8)
@@ -27,13 +22,6 @@ PLACES = {"qwen2_vl": 6 * 5, "qwen2_5_vl": 6 * 5, "qwen3_vl": 9 * 8, "qwen3_vl_m
 
 
 TOKENS = [7, 8, 9]
-
-
-def logits(vlm: Vlm, inputs: Inputs) -> npt.NDArray[np.floating]:
-    """Return what the cached forward makes of a prompt and TOKENS, [4, vocabulary]."""
-    cache = KVCache(vlm, 1, CAPACITY)
-    root = prefill(vlm, cache, 0, inputs)
-    return forward(vlm, cache, [draft_chunk(cache, 0, root, TOKENS, range(-1, len(TOKENS) - 1))])[0]
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +71,10 @@ def test_own_forward_is_that_of_transformers(folders: dict[str, Path], tmp_path:
     inputs = prepare(vlm, "find the silver bottle", FRAME)
     assert vlm.processor.frames is not None
     assert vlm.processor.frames.tokens(inputs.grids[0]) == PLACES[LAYOUTS[name].family]
-    mine = logits(vlm, inputs)
+    mine = tree_logits(vlm, inputs, TOKENS)
     np.testing.assert_allclose(mine, scratch_logits(vlm, inputs, TOKENS), rtol=0, atol=1e-5)
     if nested:
-        np.testing.assert_array_equal(logits(load_vlm(folders[name], dtype="float64"), inputs), mine)
+        np.testing.assert_array_equal(tree_logits(load_vlm(folders[name], dtype="float64"), inputs, TOKENS), mine)
 
 
 @pytest.mark.parametrize(("penalty", "views"), [(1.05, 0), (1.3, 1), (0.8, 3)])

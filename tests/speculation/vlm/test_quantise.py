@@ -10,16 +10,14 @@ import pytest
 import torch
 
 from speculation.vlm import quantise
-from speculation.vlm.cache import KVCache
 from speculation.vlm.folder import folder_fingerprint, stored_tensors, weight_files
-from speculation.vlm.forward import draft_chunk, forward, prefill
 from speculation.vlm.inputs import prepare
 from speculation.vlm.inspect import inspect_folder
 from speculation.vlm.load import ModelFolderError, load_vlm
 from speculation.vlm.memory import loaded_bytes, weight_bytes
 from speculation.vlm.model import Vlm
 from speculation.vlm.settings import Quantisation
-from tests.models import frame
+from tests.models import frame, tree_logits
 from tests.speculation.files import edit
 
 PACKAGE = {Quantisation.INT8_WEIGHT_ONLY: "torchao"}
@@ -32,9 +30,7 @@ def load(folder: Path, quantisation: Quantisation) -> Vlm:
 
 
 def logits(vlm: Vlm, tokens: list[int]) -> np.ndarray:
-    cache = KVCache(vlm, 1, 96)
-    root = prefill(vlm, cache, 0, prepare(vlm, "find the silver bottle", frame(0)))
-    return forward(vlm, cache, [draft_chunk(cache, 0, root, tokens, range(-1, len(tokens) - 1))])[0]
+    return tree_logits(vlm, prepare(vlm, "find the silver bottle", frame(0)), tokens)
 
 
 @pytest.mark.parametrize("quantisation", ROUNDED)

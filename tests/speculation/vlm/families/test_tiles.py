@@ -21,25 +21,19 @@ from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_stri
 
 from speculation.frames import decode_jpeg
 from speculation.language.prompts import chat
-from speculation.vlm.cache import KVCache
 from speculation.vlm.families.internvl import InternVL, InternVLFrames
 from speculation.vlm.families.smolvlm import SmolVLM, SmolVLMFrames
 from speculation.vlm.families.tiles import TileFrames
 from speculation.vlm.folder import stored_tensors, weight_files
-from speculation.vlm.forward import (
-    draft_chunk,
-    encode_image,
-    forward,
-    prefill,
-)
-from speculation.vlm.inputs import Inputs, as_sent, prepare
+from speculation.vlm.forward import encode_image
+from speculation.vlm.inputs import as_sent, prepare
 from speculation.vlm.load import ModelFolderError, load_vlm
 from speculation.vlm.memory import loaded_bytes, weight_bytes
 from speculation.vlm.model import Vlm
 from speculation.vlm.quantise import quantisation_config
 from speculation.vlm.settings import Quantisation
 from speculation.wire import MAX_FRAMES, Sight
-from tests.models import scratch_logits
+from tests.models import check_tree, tree_logits
 from tests.published_tiles import LAYOUTS, TOKENS_PER_TILE, published_tiles
 from tests.speculation.files import edit
 from tests.speculation.pictures import jpeg
@@ -48,7 +42,6 @@ EXACT = 1e-9
 NAMES = tuple(LAYOUTS)
 FAMILIES = ("InternVL3_5-8B-HF", "SmolVLM2-2.2B-Instruct")
 """One checkpoint of each, for what does not depend on a layout."""
-CAPACITY = 512
 PROMPT = "find the silver bottle"
 TREE = ([7, 8, 9, 10], [-1, 0, 0, -1])
 
@@ -272,20 +265,12 @@ def test_files_that_contradict_each_other_are_one_sentence(
 # --- forwards
 
 
-def expect(vlm: Vlm, inputs: Inputs, logits: npt.NDArray[np.floating], tolerance: float = EXACT) -> None:
-    """Compare the logits of TREE behind a prompt with one from-scratch forward per node."""
-    for node, path in enumerate(([], [7], [7, 8], [7, 9], [10])):
-        np.testing.assert_allclose(logits[node], scratch_logits(vlm, inputs, path)[-1], rtol=0, atol=tolerance)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_whole_prompts_of_any_frames_are_transformers_own(models: dict[str, Vlm], name: str) -> None:
     vlm = models[name]
     for images in ([WIDE, FRAME], pixels(3, 3)):
-        inputs, cache = prepare(vlm, PROMPT, images), KVCache(vlm, 1, CAPACITY)
-        root = prefill(vlm, cache, 0, inputs)
-        (logits,) = forward(vlm, cache, [draft_chunk(cache, 0, root, *TREE)])
-        expect(vlm, inputs, logits)
+        inputs = prepare(vlm, PROMPT, images)
+        check_tree(vlm, inputs, TREE, tree_logits(vlm, inputs, *TREE))
 
 
 @pytest.mark.parametrize("decoder", ["llama", "qwen2", "qwen3_moe"])
@@ -296,6 +281,5 @@ def test_other_decoders_of_internvl_pass_the_check_at_load(tmp_path: Path, decod
     # torch multiplies the matrices of experts in float32 at most.
     dtype, tolerance = ("float32", 1e-4) if "moe" in decoder else ("float64", EXACT)
     vlm = load_vlm(folder, dtype=dtype)
-    inputs, cache = prepare(vlm, PROMPT, WIDE), KVCache(vlm, 1, CAPACITY)
-    root = prefill(vlm, cache, 0, inputs)
-    expect(vlm, inputs, forward(vlm, cache, [draft_chunk(cache, 0, root, *TREE)])[0], tolerance)
+    inputs = prepare(vlm, PROMPT, WIDE)
+    check_tree(vlm, inputs, TREE, tree_logits(vlm, inputs, *TREE), tolerance)
