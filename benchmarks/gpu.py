@@ -33,7 +33,7 @@ from adapters_training.verifier_profile.configurations import held_out, training
 from adapters_training.verifier_profile.measure import ProfileConfig
 from benchmarks.shapes import SHAPES, build
 from spec_vlm_nav.graph import PROJECT
-from speculation.cost_profile import COST_FILE
+from speculation.pass_cost import COST_FILE
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.results import commit, settings_of, shipped_pair, write_json
 

@@ -15,8 +15,8 @@ from cloud_verifier.interfaces import ModelInfo
 from cloud_verifier.monitoring.figures import Figures
 from cloud_verifier.monitoring.health import VerifierHealth
 from cloud_verifier.monitoring.http_server import pages_served
-from speculation.cost_profile import COST_FILE, CostProfile, load_cost_profile
 from speculation.language.grammar import grammars_of
+from speculation.pass_cost import COST_FILE, CostProfile, load_cost_profile
 from speculation.vlm.settings import RAW, ModelSettings
 
 if TYPE_CHECKING:

@@ -197,7 +197,7 @@ class Masses(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
 class Sight(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """What a target makes of a question's frames, of which it takes at most `frames`.
 
-    Each is resized by the rule of `speculation.vlm.frame_size.fit`: to sides that are multiples of `unit` pixels, and
+    Each is resized by the rule of `speculation.vlm.frame_size`: to sides that are multiples of `unit` pixels, and
     to `least` to `most` pixels.
     """
 

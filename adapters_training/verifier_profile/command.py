@@ -27,8 +27,7 @@ from adapters_training.devices import machine
 from adapters_training.files import replacing
 from adapters_training.verifier_profile.configurations import LONGEST, Configuration, fitted, held_out, training
 from adapters_training.verifier_profile.measure import IMAGE_SIDES, QUICK_SIDES, ImageTimes, ProfileConfig, Profiler
-from speculation.cost_profile import COST_FILE, CostProfile, ImageRow, Quality
-from speculation.pass_cost import COEFFICIENTS, Floats, Load, PassCost
+from speculation.pass_cost import COEFFICIENTS, COST_FILE, CostProfile, Floats, ImageRow, Load, PassCost, Quality
 from speculation.vlm.folder import find_model
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm

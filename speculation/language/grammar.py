@@ -25,7 +25,7 @@ import json
 import math
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -74,7 +74,7 @@ _END: Final = b"\x00"
 
 Mask = npt.NDArray[np.bool_]
 _Ints = npt.NDArray[np.int32]
-_FAR = 1 << 20
+FAR = 1 << 20
 _LACKED: Final = {
     "": frozenset[ActionKind](),
     "TURN": frozenset(TURNS),
@@ -199,10 +199,11 @@ class Automaton:
         self._costs = of_closed, of_open
         """Characters of the reasons that each token spells, where the state is not, and is, in them."""
         self._longest = int(max(of_open.max(), of_closed.max()))
-        self._measure()
+        self._distance = distances(self._final, self._free_steps())
+        self._farthest = int(self._distance[self._distance < FAR].max())
         self.least_tokens = int(self._distance[self._start])
         """The shortest answer, its end token not counted."""
-        if self.least_tokens >= _FAR:
+        if self.least_tokens >= FAR:
             raise ValueError(SPELLS_NONE.format(name.name))
         self._known: dict[tuple[int, int, int, bytes, bytes], Allowed] = {}
         if objects:
@@ -298,23 +299,11 @@ class Automaton:
             return None
         return longest
 
-    def _measure(self) -> None:
-        """Find how many tokens every place is away from a complete answer, going on without further reasons."""
-        distance = np.full(len(self._rows), _FAR, dtype=np.int32)
-        distance[list(self._final)] = 0
-        free = self._free_steps()
-        changed = True
-        while changed:
-            before = distance.copy()
-            for place, behind in enumerate(free):
-                if len(behind):
-                    distance[place] = min(distance[place], 1 + distance[behind].min())
-            changed = not np.array_equal(before, distance)
-        self._distance = distance
-        self._farthest = int(distance[distance < _FAR].max())
+    def _free_steps(self) -> list[set[int]]:
+        """Return where each place may lead without characters of reasons, whether it stands in them or not.
 
-    def _free_steps(self) -> list[_Ints]:
-        """Return where each place may lead without characters of reasons, whether it stands in them or not."""
+        An answer is completed so: going on without further reasons.
+        """
         behind: list[set[int]] = [set() for _ in self._rows]
         waiting, seen = [(self._start, not self.name.action_first)], set[tuple[int, bool]]()
         while waiting:
@@ -327,7 +316,22 @@ class Automaton:
             behind[place].update(np.unique(places[self._costs[reasoning][ids] == 0]).tolist())
             for turns in (False, True):
                 waiting += [(each, reasoning != turns) for each in np.unique(places[breaks == turns]).tolist()]
-        return [np.array(sorted(each), dtype=np.int32) for each in behind]
+        return behind
+
+
+def distances(final: Iterable[int], steps: Sequence[Iterable[int]]) -> _Ints:
+    """Return how many steps every place is away from a final one, FAR at most; `steps` are the places behind each."""
+    before: list[list[int]] = [[] for _ in steps]
+    for place, behind in enumerate(steps):
+        for each in behind:
+            before[each].append(place)
+    distance = np.full(len(steps), FAR, dtype=np.int32)
+    reached, far = list(final), 0
+    while reached:
+        distance[reached] = far
+        far += 1
+        reached = [place for place in {each for behind in reached for each in before[behind]} if distance[place] > far]
+    return distance
 
 
 class ThinkingAutomaton(Automaton):

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from outlines_core.json_schema import build_regex_from_schema
 
-from speculation.language.grammar import Automaton, State, Table, compiled
+from speculation.language.grammar import FAR, Automaton, State, compiled, distances
 from speculation.wire import MAX_SCHEMA_CHARS, Grammar
 
 MAX_DEPTH, MAX_CHARACTERS, MAX_ITEMS = 8, 200, 16
@@ -36,7 +36,6 @@ _KNOWN: Final = {
     "object": {"properties", "required", "additionalProperties"},
 }
 _OUT: Final = -1
-_FAR: Final = 1 << 20
 
 _Ints = npt.NDArray[np.int32]
 
@@ -181,8 +180,9 @@ class SchemaAutomaton(Automaton):
         self._rows = _Rows(bytewise, tuple(self._words))
         nothing = np.zeros(len(words), dtype=np.int32)
         self._costs, self._longest, self._breaks = (nothing, nothing), 0, np.zeros(len(words), dtype=np.bool_)
-        self._distance = _distances(table)
-        self._farthest = int(self._distance[self._distance < _FAR].max())
+        # In bytes, of which every token spells one at least.
+        self._distance = distances(table.final, [set(places.tolist()) for _, places in table.rows])
+        self._farthest = int(self._distance[self._distance < FAR].max())
         self.least_tokens = int(self._distance[self._start])
         self._known = {}
 
@@ -230,21 +230,6 @@ def _laid_out(words: tuple[bytes, ...]) -> tuple[_Ints, npt.NDArray[np.uint8], n
     sizes = np.array([len(words[token]) for token in tokens], dtype=np.int32)
     begins = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes, dtype=np.int64)[:-1]])
     return tokens, np.frombuffer(b"".join(words), dtype=np.uint8), begins, sizes
-
-
-def _distances(table: Table) -> _Ints:
-    """Return how many bytes every place is away from a complete answer."""
-    before: list[list[int]] = [[] for _ in table.rows]
-    for place, (_, places) in enumerate(table.rows):
-        for behind in set(places.tolist()):
-            before[behind].append(place)
-    distance = np.full(len(table.rows), _FAR, dtype=np.int32)
-    reached, far = list(table.final), 0
-    while reached:
-        distance[reached] = far
-        far += 1
-        reached = [place for place in {each for behind in reached for each in before[behind]} if distance[place] > far]
-    return distance
 
 
 def schema_automaton(schema: str, words: tuple[bytes, ...], ends: Sequence[int]) -> SchemaAutomaton:

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks import break_even, exactness, gpu, model_timings
 from benchmarks.gpu import Stage, main
-from speculation.cost_profile import COST_FILE, load_cost_profile
+from speculation.pass_cost import COST_FILE, load_cost_profile
 
 QUICK = ["--device", "cpu", "--quick"]
 PARSERS = {each.__name__: each.parser for each in (break_even, exactness, gpu, model_timings)}

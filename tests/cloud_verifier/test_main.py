@@ -13,10 +13,10 @@ from cloud_verifier.config import ServerConfig, StartError
 from cloud_verifier.interfaces import ModelInfo
 from cloud_verifier.serving import find_cost
 from cloud_verifier.sessions import check_welcome
-from speculation.cost_profile import COST_FILE
 from speculation.language.prompts import Vocabulary
+from speculation.pass_cost import COST_FILE
 from speculation.wire import MAX_END_TOKENS, Thinking
-from tests.speculation.test_cost_profile import PROFILE
+from tests.speculation.test_pass_cost import PROFILE
 
 if TYPE_CHECKING:
     from speculation.vlm.model import Vlm

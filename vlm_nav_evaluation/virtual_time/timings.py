@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
-from speculation.cost_profile import load_cost
 from speculation.links import LinkConditions, load_link
-from speculation.pass_cost import PAPER_COSTS, Load, PassCost
+from speculation.pass_cost import PAPER_COSTS, Load, PassCost, load_cost
 from speculation.profiles import DeviceProfile, load_profile, load_profiles
 
 WITH_COST = "+"

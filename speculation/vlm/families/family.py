@@ -66,7 +66,7 @@ class FrameProcessor(ABC):
     @property
     @abstractmethod
     def resize_rule(self) -> tuple[int, int, int]:
-        """The unit of a resized frame's sides, and its least and most pixels; see `speculation.vlm.frame_size.fit`.
+        """The unit of a resized frame's sides, and its least and most pixels; see `speculation.vlm.frame_size`.
 
         Robots send frames in that size. 1 and all sizes, where a frame is not resized by that rule.
         """

@@ -83,9 +83,12 @@ class QwenFrames(FrameProcessor):
 
     def resized(self, height: int, width: int) -> tuple[int, int]:
         """Return the height and width in pixels that a frame is resized to."""
-        from speculation.vlm.frame_size import fit  # late, as it takes transformers
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
+            smart_resize,  # late, as it takes a second
+        )
 
-        return fit(height, width, *self.resize_rule)
+        resized: tuple[int, int] = smart_resize(height, width, *self.resize_rule)
+        return resized
 
     def grid(self, height: int, width: int) -> Grid:
         rows, columns = (side // self.images.patch_size for side in self.resized(height, width))

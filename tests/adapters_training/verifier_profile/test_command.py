@@ -8,8 +8,7 @@ import pytest
 
 from adapters_training.__main__ import main
 from adapters_training.verifier_profile.measure import Profiler
-from speculation.cost_profile import COST_FILE, load_cost_profile
-from speculation.pass_cost import COEFFICIENTS, PassCost
+from speculation.pass_cost import COEFFICIENTS, COST_FILE, PassCost, load_cost_profile
 
 COST = PassCost(2.5e-4, 5e-8, 1.2e-6, 4e-3, causal=True)
 

@@ -13,7 +13,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from speculation.frames import decode_jpeg, jpeg_size
 from speculation.vlm.families.qwen_vl import QwenFrames
-from speculation.vlm.frame_size import _enough, fit, reduced
+from speculation.vlm.frame_size import _enough, reduced
 from speculation.vlm.model import Vlm
 from speculation.vlm.processing import CHAT_TEMPLATE, Processor, build_processor
 from tests.models import frame
@@ -59,10 +59,10 @@ def test_what_a_frame_is_reduced_to_is_resized_as_the_frame_itself(
 ) -> None:
     assume(max(height, width) <= 200 * min(height, width))
     # Rounding makes a strip longer still; one that would be refused then is sent as it is.
-    wanted = fit(height, width, *sizes)
+    wanted = smart_resize(height, width, *sizes)
     assume(max(wanted) <= 200 * min(wanted))
     small = _enough(height, width, *sizes)
-    assert fit(*small, *sizes) == fit(height, width, *sizes) == smart_resize(height, width, *sizes)
+    assert smart_resize(*small, *sizes) == wanted
 
 
 BOUNDS = ((12544, 12544), (3136, 12845056), (50176, 50176), (4 * 28 * 28, 16384 * 28 * 28), (200704, 401408))
