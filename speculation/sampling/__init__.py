@@ -9,15 +9,7 @@ from speculation.sampling.distribution import Distribution, choose, noised, pert
 from speculation.sampling.greedy import Greedy
 from speculation.sampling.noise import FIRST_DRAWS, MAX_KEY, Floats, StepDraws, Tokens, question_key
 from speculation.sampling.point import Point
-from speculation.sampling.scheme import (
-    SCHEMES,
-    AcceptanceRule,
-    DraftSampler,
-    Evidence,
-    Prefix,
-    SamplingScheme,
-    form,
-)
+from speculation.sampling.scheme import SCHEMES, AcceptanceRule, DraftSampler, Evidence, Prefix, SamplingScheme, form
 from speculation.sampling.sparse import Sparse
 from speculation.sampling.split import Split
 from speculation.sampling.whole import Whole

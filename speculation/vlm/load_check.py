@@ -20,14 +20,7 @@ import torch
 from speculation.text import first_line
 from speculation.vlm.cache import KVCache
 from speculation.vlm.folder import ModelFolderError
-from speculation.vlm.forward import (
-    PrefillChunk,
-    draft_chunk,
-    encode_image,
-    final_logits,
-    forward_layers,
-    image_places,
-)
+from speculation.vlm.forward import PrefillChunk, draft_chunk, encode_image, final_logits, forward_layers, image_places
 from speculation.vlm.inputs import Inputs, library_arguments
 from speculation.vlm.model import Vlm
 from speculation.vlm.positions import Ints, text_positions

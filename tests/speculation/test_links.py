@@ -11,15 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.links import (
-    IDEAL,
-    Blackout,
-    EmulatedWay,
-    LinkConditions,
-    WayConditions,
-    load_link,
-    load_links,
-)
+from speculation.links import IDEAL, Blackout, EmulatedWay, LinkConditions, WayConditions, load_link, load_links
 
 TINY = 1e-6
 times = st.floats(0.0, 5.0)
