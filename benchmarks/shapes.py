@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from speculation.vlm.attention import attend_by_rows
 from speculation.vlm.families import family_of
 from speculation.vlm.families.qwen_vl import QwenFrames
 from speculation.vlm.folder import ModelFolderError
@@ -115,7 +114,7 @@ def build(name: str, device: str, dtype: str) -> Vlm:
     with torch.device(device):
         model = _model(shape, getattr(torch, dtype)).eval().requires_grad_(False)
     frames = QwenFrames.of(patch_size=shape.vision.get("patch_size", 14)) if shape.vision else None
-    vlm = Vlm(
+    return Vlm(
         family=family_of(shape.kind),
         model=model,
         processor=Processor(None, frames, ""),
@@ -126,8 +125,6 @@ def build(name: str, device: str, dtype: str) -> Vlm:
         tokenizer_fingerprint="none",
         folder=Path(name),
     )
-    attend_by_rows(vlm.text)
-    return vlm
 
 
 def _model(shape: Shape, dtype: torch.dtype) -> Any:

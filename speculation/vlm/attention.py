@@ -1,34 +1,16 @@
-"""Attention of a decoder over rows of a cache, under a name of our own among those that transformers knows.
-
-The vision tower, and every other model in the process, keeps transformers' own functions.
-"""
+"""Attention of a decoder over rows of a cache, by torch's own kernels."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 
 from speculation.vlm.blocks import BLOCK, blocks_for
 from speculation.vlm.plan import Plan
 
-BY_ROWS = "sdpa_by_rows"
 
-
-def attend_by_rows(text: Any) -> None:
-    """Let a decoder that attends by sdpa score each row of a packed forward alone; one that does not stays as it is."""
-    if text.config._attn_implementation == "sdpa":
-        text.config._attn_implementation = BY_ROWS
-
-
-def attend(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, plan: Plan, scale: float | None = None
-) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, plan: Plan, scale: float) -> Tensor:
     """Return what sdpa does, [B, width, heads, head_dim]; of packed rows each is scored against its own keys alone.
 
     Query, key and value are [B, heads, ..., head_dim] as `plan` lays them out, with fewer heads of keys than of queries
@@ -48,7 +30,7 @@ def attend(
     return torch.cat(parts, dim=1)
 
 
-def _attend_row(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+def _attend_row(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     """Return what each query attends to, [B, width, heads, head_dim]; without a mask attention is causal.
 
     Heads that share keys are asked as more queries of the same keys, which so are read once and never copied. For one
@@ -66,23 +48,3 @@ def _attend_row(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, 
         mask = None if mask is None else mask.repeat(1, 1, shared, 1)
         found = scaled_dot_product_attention(asked, key, value, mask, scale=scale).view(batch, heads, width, size)
     return found.transpose(1, 2)
-
-
-def _attend(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    plan: Plan | None = None,
-    **settings: Any,
-) -> tuple[Tensor, None]:
-    """Return what `attend` does; without a plan, where the model's own forward is called, what sdpa does."""
-    if plan is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **settings)
-    return attend(query, key, value, attention_mask, plan, settings.get("scaling")), None
-
-
-AttentionInterface.register(BY_ROWS, _attend)
-# transformers makes no mask at all for a name that it does not know.
-AttentionMaskInterface.register(BY_ROWS, sdpa_mask)

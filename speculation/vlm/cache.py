@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -397,7 +397,7 @@ class KVCache:
 
 
 class CacheWriter:
-    """The `past_key_values` of one forward: stores a layer's new keys and values, returns all that its rows can see."""
+    """Stores a layer's new keys and values in one forward, and returns all that its rows can see."""
 
     def __init__(self, cache: KVCache, plan: Plan, slots: Tensor, blocks: Tensor) -> None:
         """`slots` and `blocks` are those of the plan, on the model's device."""
@@ -410,7 +410,7 @@ class CacheWriter:
         self._part, self._first = self._kv[span], self._spans[span].first
         self._slots, self._blocks = (each.to(self._part.device) for each in (self._slots, self._blocks))
 
-    def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """Store a layer's keys and values, [B, heads, width, head_dim] as the plan lays them out.
 
         Returns those in view: [B, heads, view, head_dim], packed [1, heads, all views, head_dim].

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +20,7 @@ from speculation.cancellation import Abandoned, Stop
 from speculation.vlm.attention import attend
 from speculation.vlm.cache import CacheWriter, KVCache
 from speculation.vlm.families import Seen
-from speculation.vlm.fused import fused_layers, rotary_of, run_rows
+from speculation.vlm.fused import fused_layers, rotary_of, run_modules, run_rows
 from speculation.vlm.graphs import PassGraphs
 from speculation.vlm.inputs import Inputs
 from speculation.vlm.model import Vlm
@@ -30,8 +29,6 @@ from speculation.vlm.positions import Ints
 from speculation.vlm.transfer import Download, upload
 
 Logits = npt.NDArray[np.floating]
-_RunLayer: TypeAlias = Callable[[int, Tensor, "Tensor | None", "tuple[Tensor, Tensor]"], Tensor]
-"""Returns what decoder layer number ... makes of hidden states, with a mask and rotary cosines and sines."""
 NO_PLACES: Ints = np.empty(0, dtype=np.int64)
 
 
@@ -268,12 +265,6 @@ def _embeds(
     return embeds, added
 
 
-@functools.cache
-def _cache_argument(layer: type[Module]) -> str:
-    """Return what a decoder layer calls its cache: transformers 5.24 has a new name, and 5.40 will not take the old."""
-    return "cache" if "cache" in inspect.signature(layer.forward).parameters else "past_key_values"
-
-
 def _layers(
     vlm: Vlm, cache: KVCache, plan: Plan, chunks: Sequence[Chunk | PrefillChunk]
 ) -> Iterator[tuple[int, Tensor]]:
@@ -281,12 +272,8 @@ def _layers(
     hidden, added = _embeds(vlm, given, chunks)
     writer = CacheWriter(cache, plan, given["slots"], given["blocks"])
     mask = _bias(given["mask"], hidden.dtype) if "mask" in given else None
-    rotary = vlm.rotary(hidden, given["positions"])
-    run = _fused_layers(vlm, writer, plan)
-    if run is None:
-        run = _own_layers(vlm, writer, plan)
-    else:
-        rotary = rotary_of(*rotary)
+    rotary = rotary_of(*vlm.rotary(hidden, given["positions"]))
+    fused = fused_layers(vlm)
     for number, span in enumerate(cache.spans):
         # Nothing is copied where it is already, so one device costs nothing.
         writer.enter(number)
@@ -294,7 +281,12 @@ def _layers(
         mask = None if mask is None else mask.to(span.device)
         rotary = cos, sin
         for index in span.layers:
-            hidden = run(index, hidden, mask, rotary)
+            module = vlm.text.layers[index]
+            attend_to_rows = partial(_attend, writer, plan, mask, index, module.self_attn.scaling)
+            if fused is None:
+                hidden = run_modules(module, hidden, rotary, attend_to_rows)
+            else:
+                hidden = run_rows(fused[index], module, hidden, rotary, attend_to_rows)
             for each in (each for each in added if each.layer == index):
                 hidden[0, each.places.to(hidden.device)] += each.values.to(hidden)
             yield index, hidden
@@ -305,34 +297,12 @@ def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -torch.inf)
 
 
-def _own_layers(vlm: Vlm, writer: CacheWriter, plan: Plan) -> _RunLayer:
-    """Return what runs transformers' own layers."""
-    layers = list(vlm.text.layers)
-    kind: Any = type(layers[0])
-    cached = {_cache_argument(kind): writer}
-
-    def run(index: int, hidden: Tensor, mask: Tensor | None, rotary: tuple[Tensor, Tensor]) -> Tensor:
-        given = {"attention_mask": mask, "position_embeddings": rotary, "use_cache": True, "plan": plan}
-        made: Tensor = layers[index](hidden, **given, **cached)
-        return made
-
-    return run
-
-
-def _fused_layers(vlm: Vlm, writer: CacheWriter, plan: Plan) -> _RunLayer | None:
-    """Return what runs layers with joined projections; None where `fused_layers` has none."""
-    fused, layers = fused_layers(vlm), list(vlm.text.layers)
-    if fused is None:
-        return None
-
-    def run(index: int, hidden: Tensor, mask: Tensor | None, rotary: tuple[Tensor, Tensor]) -> Tensor:
-        def attend_to_row(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-            seen = writer.update(keys, values, index)
-            return attend(queries, *seen, mask, plan, layers[index].self_attn.scaling)
-
-        return run_rows(fused[index], layers[index], hidden, rotary, attend_to_row)
-
-    return run
+def _attend(
+    writer: CacheWriter, plan: Plan, mask: Tensor | None, index: int, scale: float,
+    queries: Tensor, keys: Tensor, values: Tensor,
+) -> Tensor:  # fmt: skip
+    """Store what a layer makes of its tokens and return what they attend to; see `fused.run_rows`."""
+    return attend(queries, *writer.update(keys, values, index), mask, plan, scale)
 
 
 def _check_tokens(vlm: Vlm, chunk: Chunk) -> None:

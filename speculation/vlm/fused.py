@@ -158,13 +158,34 @@ def run_rows(
     turned, values = heads[:, :, :-kv_heads], heads[:, :, -kv_heads:]
     if layer.head_norms is not None:
         turned = rms_norm(turned, (size,), eps=layer.eps) * layer.head_norms
-    cos, sin = rotary
-    turned = torch.addcmul(turned * cos, torch.roll(turned, size // 2, -1), sin).transpose(1, 2)
+    turned = _turned(turned, rotary)
     attended = attend(turned[:, :-kv_heads], turned[:, -kv_heads:], values.transpose(1, 2))
     hidden = linear(attended.flatten(2), layer.out).add_(hidden)
     normed = rms_norm(hidden, layer.mlp_norm.shape, layer.mlp_norm, layer.eps)
     gate, up = linear(normed, layer.gate_up).chunk(2, dim=-1)
     return linear(silu(gate).mul_(up), layer.down).add_(hidden)
+
+
+def run_modules(
+    module: Any, hidden: Tensor, rotary: tuple[Tensor, Tensor], attend: Callable[[Tensor, Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Return what `run_rows` does of a layer whose projections are not joined, by its own modules."""
+    own, normed = module.self_attn, module.input_layernorm(hidden)
+    queries, keys, values = (
+        project(normed).unflatten(-1, (-1, own.head_dim)) for project in (own.q_proj, own.k_proj, own.v_proj)
+    )
+    if hasattr(own, "q_norm"):
+        queries, keys = own.q_norm(queries), own.k_norm(keys)
+    attended = attend(_turned(queries, rotary), _turned(keys, rotary), values.transpose(1, 2))
+    hidden = hidden + own.o_proj(attended.flatten(2))
+    made: Tensor = hidden + module.mlp(module.post_attention_layernorm(hidden))
+    return made
+
+
+def _turned(heads: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+    """Return heads [B, width, heads, head_dim] turned to their positions [B, heads, width, head_dim]."""
+    cos, sin = rotary
+    return torch.addcmul(heads * cos, torch.roll(heads, heads.shape[-1] // 2, -1), sin).transpose(1, 2)
 
 
 def rotary_of(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,6 @@ from transformers import AutoConfig
 from transformers.utils.logging import disable_progress_bar
 
 from speculation.text import first_line
-from speculation.vlm.attention import attend_by_rows
 from speculation.vlm.families import family_of
 from speculation.vlm.families.text import VICUNA_TEMPLATE
 from speculation.vlm.folder import (
@@ -100,7 +99,6 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
     check_vocabulary(folder, len(processor.tokenizer), text.embed_tokens.num_embeddings)
     if processor.frames is not None and processor.image_token != model.config.image_token_id:
         raise ModelFolderError(f"model folder {folder}: image_token_id in config.json is not the tokenizer's")
-    attend_by_rows(text)
     vlm = Vlm(
         family=family,
         model=model,

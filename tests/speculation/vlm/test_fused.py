@@ -37,7 +37,7 @@ def test_joined_projections_change_nothing(family: str, tmp_path: Path) -> None:
     assert fused_layers(vlm) is not None and error(vlm) < EXACT
 
 
-def test_layers_with_other_parts_are_run_by_transformers(tmp_path: Path) -> None:
+def test_layers_with_other_parts_are_run_by_their_own_modules(tmp_path: Path) -> None:
     vlm = load(tmp_path, "qwen2_vl")
     vlm.text.layers[1].mlp.gate = nn.Linear(2, 2)
     assert fused_layers(vlm) is None and error(vlm) < EXACT
