@@ -66,7 +66,8 @@ class Encoder:
         answered = self._answered(ids, np.array(tokens["offset_mapping"], dtype=np.int64), spans)
         truncated = len(ids) > self._context
         image_token = self._vlm.image_token if grid is not None else -1
-        positions, _ = self._vlm.family.positions(frames, ids, image_token, [grid] if grid is not None else [])
+        grids = [] if grid is None else [grid]
+        positions, _ = self._vlm.family.positions(self._vlm.model, ids, image_token, grids)
         if truncated:
             if grid is not None and frames is not None and (ids[self._context :] == image_token).any():
                 raise BadRecord(

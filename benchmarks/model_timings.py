@@ -105,7 +105,7 @@ def _question(vlm: Vlm, options: argparse.Namespace) -> Inputs:
     assert frames is not None
     pixels, grid = frames.encode(np.zeros((*options.frame, 3), dtype=np.uint8))
     ids = np.array([0] * 4 + [vlm.image_token] * frames.tokens(grid) + [0] * options.prompt, dtype=np.int64)
-    positions, delta = vlm.family.positions(frames, ids, vlm.image_token, [grid])
+    positions, delta = vlm.family.positions(vlm.model, ids, vlm.image_token, [grid])
     return Inputs(ids, pixels, (grid,), positions, delta)
 
 

@@ -156,5 +156,5 @@ class Profiler:
         words = self._tokens(WORDS)
         words[words == self._vlm.image_token] = 0
         ids = np.concatenate([words[:4], np.full(frames.tokens(grid), self._vlm.image_token), words[4:]])
-        positions, delta = self._vlm.family.positions(frames, ids, self._vlm.image_token, [grid])
+        positions, delta = self._vlm.family.positions(self._vlm.model, ids, self._vlm.image_token, [grid])
         return Inputs(ids, pixels, (grid,), positions, delta)

@@ -54,7 +54,7 @@ def prepare(vlm: Vlm, prompt: str, image: Jpegs | Frame | Sequence[Frame] | None
     encoded = [frames.encode(frame) for frame in _frames(image)]
     pixel_values, grids = np.concatenate([pixels for pixels, _ in encoded]), tuple(grid for _, grid in encoded)
     ids = vlm.processor.encode_text(prompt, [frames.placeholder(grid) for grid in grids])
-    positions, delta = vlm.family.positions(frames, ids, vlm.image_token, grids)
+    positions, delta = vlm.family.positions(vlm.model, ids, vlm.image_token, grids)
     return Inputs(ids, pixel_values, grids, positions, delta)
 
 

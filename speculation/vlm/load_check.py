@@ -89,7 +89,7 @@ def small_question(vlm: Vlm) -> Inputs:
     ids = np.concatenate([*parts, words[-1:]])
     if not images:
         return Inputs(ids, None, (), text_positions(len(ids)), 0)
-    positions, delta = vlm.family.positions(frames, ids, vlm.image_token, grids)
+    positions, delta = vlm.family.positions(vlm.model, ids, vlm.image_token, grids)
     return Inputs(ids, np.concatenate([pixels for pixels, _ in images]), grids, positions, delta)
 
 

@@ -142,10 +142,11 @@ class Family:
         layers: Sequence[Any] = attrgetter(self.tower)(model)
         return layers
 
-    def positions(
-        self, frames: FrameProcessor | None, ids: Ints, image_token: int, grids: Sequence[Grid]
-    ) -> tuple[Ints, int]:
-        """Return positions [3, n] of a prompt's tokens [n], and what later tokens add to their count to get theirs."""
+    def positions(self, model: Any, ids: Ints, image_token: int, grids: Sequence[Grid]) -> tuple[Ints, int]:
+        """Return positions [3, n] of a prompt's tokens [n], and what later tokens add to their count to get theirs.
+
+        Raises ValueError for image tokens that do not fit the images.
+        """
         return text_positions(len(ids)), 0
 
     def arguments(self, ids: Tensor, image_token: int, pixels: Tensor | None, grids: Sequence[Grid]) -> dict[str, Any]:

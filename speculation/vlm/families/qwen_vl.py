@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from speculation.vlm.families.family import Family, FrameProcessor, Pixels, Seen
-from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_positions
+from speculation.vlm.positions import Grid, Ints
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -95,7 +95,7 @@ class QwenFrames(FrameProcessor):
         return 1, rows, columns
 
     def tokens(self, grid: Grid) -> int:
-        return image_token_count(grid, self.merge)
+        return grid[0] * grid[1] * grid[2] // self.merge**2
 
     @property
     def resize_rule(self) -> tuple[int, int, int]:
@@ -152,12 +152,22 @@ class QwenVL(Family):
 
         return Seen(torch.cat(tuple(self._found(model, pixels, grids).pooler_output)))
 
-    def positions(
-        self, frames: FrameProcessor | None, ids: Ints, image_token: int, grids: Sequence[Grid]
-    ) -> tuple[Ints, int]:
+    def positions(self, model: Any, ids: Ints, image_token: int, grids: Sequence[Grid]) -> tuple[Ints, int]:
+        """See `Family.positions`: those of M-RoPE (Qwen2-VL, section 2.1), as transformers counts them."""
         if not grids:
-            return super().positions(frames, ids, image_token, grids)
-        return mrope_positions(ids, image_token, grids, cast("QwenFrames", frames).merge)
+            return super().positions(model, ids, image_token, grids)
+        import torch
+
+        tokens = torch.from_numpy(ids)[None]
+        is_image = (tokens == image_token).int()
+        try:
+            found, delta = model.model.get_rope_index(tokens, is_image, image_grid_thw=torch.tensor(grids))
+        except (RuntimeError, StopIteration):
+            raise ValueError(
+                f"prompt has {is_image.sum()} image tokens, which are not those of images of {list(grids)} patches"
+            ) from None
+        positions: Ints = found[:, 0].numpy()
+        return positions, int(delta)
 
     def arguments(self, ids: Tensor, image_token: int, pixels: Tensor | None, grids: Sequence[Grid]) -> dict[str, Any]:
         """See `Family.arguments`.

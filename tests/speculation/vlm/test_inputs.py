@@ -63,3 +63,9 @@ def test_a_conversation_may_be_words_alone_and_else_has_its_images_where_they_st
     robots = prepare(target, "find it", frame(0))
     named = prepare(target, conversation([("user", f"{IMAGE_MARK}find it")]), frame(0))
     assert named.ids.tolist() == robots.ids.tolist()
+
+
+@pytest.mark.parametrize("ids", [[9, 9, 1, 9, 9], [9] * 5, [9] * 3])
+def test_image_tokens_that_do_not_fit_their_image_are_refused(target: Vlm, ids: list[int]) -> None:
+    with pytest.raises(ValueError, match=rf"prompt has {ids.count(9)} image tokens, which are not those of images"):
+        target.family.positions(target.model, np.array(ids), 9, [(1, 4, 4)])
