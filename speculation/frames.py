@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 
 from speculation.wire import MAX_FRAME_PIXELS, Jpegs, frames_of
@@ -31,15 +31,6 @@ _PADDING = 64
 _MORE = bytes(range(1, 65)) * 4
 _ORIENTATION = 0x0112
 """EXIF tag."""
-_TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 _ON_ITS_SIDE = (5, 6, 7, 8)
 
 Frame = npt.NDArray[np.uint8]
@@ -69,20 +60,20 @@ def _open(file: io.BytesIO) -> JpegImageFile:
 
 
 def turned(image: Image.Image) -> Image.Image:
-    """Return a picture as its EXIF orientation says that it is to be seen, as transformers' processors do.
+    """Turn a picture as its EXIF orientation says that it is to be seen, as transformers' processors do, and return it.
 
     Metadata that cannot be read says nothing.
     """
-    how = _TURNS.get(_orientation(image))
-    return image if how is None else image.transpose(how)
+    with contextlib.suppress(Exception):  # what strangers write there makes the parser raise anything
+        ImageOps.exif_transpose(image, in_place=True)
+    return image
 
 
 def _orientation(image: Image.Image) -> int:
     try:
         return int(image.getexif().get(_ORIENTATION, 1))
     except Exception:
-        # What strangers write there makes the parser raise anything.
-        return 1
+        return 1  # see `turned`
 
 
 def _ended(data: bytes) -> bytes:

@@ -74,7 +74,7 @@ class Processor:
         if len(tokenizer) <= len(tokenizer.get_added_vocab()):  # what transformers makes of a folder without its files
             raise ValueError("no tokenizer.json, vocab.json or tokenizer.model with words in it")
         frames = family.frames(folder, config or {})
-        template = _read_template(folder) or _default_of(tokenizer.chat_template) or family.template or template
+        template = _template_of(folder, tokenizer) or family.template or template
         if not template:
             raise ValueError("no chat_template.jinja, chat_template.json or template in tokenizer_config.json")
         return cls(tokenizer, frames, template)
@@ -182,23 +182,14 @@ def build_processor(tokenizer: Any, image_size: int, template: str = CHAT_TEMPLA
     return Processor(tokenizer, QwenFrames.of(size=size), template)
 
 
-def _read_template(folder: Path) -> str:
-    jinja, legacy = folder / "chat_template.jinja", folder / "chat_template.json"
-    if jinja.exists():
-        return jinja.read_text(encoding="utf-8")
-    if legacy.exists():
-        return _default_of(json.loads(legacy.read_text(encoding="utf-8"))["chat_template"])
-    return ""
+def _template_of(folder: Path, tokenizer: Any) -> str:
+    """Return a folder's chat template, of several with names the one called default; empty where there is none.
 
-
-def _default_of(templates: Any) -> str:
-    """Return a chat template, of several with names the one called default. Raises ValueError where none is."""
-    if isinstance(templates, str) or not templates:
-        return templates or ""
-    named = templates
-    if isinstance(templates, list):
-        named = {each.get("name"): each.get("template") for each in templates if isinstance(each, dict)}
-    if not isinstance(named, dict) or not isinstance(named.get("default"), str):
-        names = ", ".join(map(str, named)) if isinstance(named, dict) else type(templates).__name__
-        raise ValueError(f"chat_template has no template called default ({names}); write it to chat_template.jinja")
-    return str(named["default"])
+    Raises ValueError where none of several is called default.
+    """
+    legacy = folder / "chat_template.json"  # which the tokenizer does not read
+    if legacy.exists() and not (folder / "chat_template.jinja").exists():
+        held = json.loads(legacy.read_text(encoding="utf-8"))["chat_template"]
+        named = isinstance(held, list)
+        tokenizer.chat_template = {each["name"]: each["template"] for each in held} if named else held
+    return str(tokenizer.get_chat_template()) if tokenizer.chat_template else ""
