@@ -16,12 +16,11 @@ import torch
 
 from edge_drafter.background import Background
 from edge_drafter.draft_models import DraftModels, LoadedDraft, load_draft_models
-from edge_drafter.drafter import Drafter
+from edge_drafter.drafter import Drafter, sources_of
 from edge_drafter.image_dependence import SwapTest, swap_test
 from edge_drafter.link import LinkConfig, LinkState, ZmqLink, load_keys
 from edge_drafter.question import CANCELLED, AnswerLate, Cancelled, Question, Reply, VerifierLost, VerifierRefused
 from edge_drafter.settings import EdgeConfig, Mode
-from edge_drafter.sources.choice import sources_of
 from edge_drafter.stats import DecodingStats
 from edge_drafter.step import Interruption, StepInterrupted, StepRequest, StepResult
 from edge_drafter.verifier import Verifier
@@ -167,18 +166,16 @@ class EdgeDecoder:
             self._wanted.clear()
             return self._decode(prompt, jpeg, limit, chosen)
 
-    def objects(
-        self, limit_s: float, cancelled: Callable[[], bool] = _never, mode: str | None = None
-    ) -> Vocabulary | None:
+    def objects(self, limit_s: float, mode: str | None = None) -> Vocabulary | None:
         """Return the objects that the model which answers was trained to find; None where it takes any instruction.
 
         The target's, as the verifier reports them; in mode `edge` (`mode`, or else the config's) the draft model's own.
         Waits for a lost verifier as `decode` does, at most `limit_s` seconds. Raises VerifierLost where it cannot be
-        reached or refuses, Cancelled soon after `cancelled` returns True.
+        reached or refuses.
         """
         if not Mode(mode or self.config.decoding.mode).needs_link:
             return self._objects
-        _, welcome = self._verifier.connected(min(self._verifier.patience_s, limit_s), cancelled)
+        _, welcome = self._verifier.connected(min(self._verifier.patience_s, limit_s), _never)
         return Vocabulary.of(welcome.colours, welcome.classes, welcome.form)
 
     def swap_test(self, prompt: str, answer: str, jpeg: Jpegs, other: Jpegs) -> SwapTest | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from edge_drafter.branches import Branch, BranchQueue
 from edge_drafter.in_flight import SentDraft
 from edge_drafter.settings import BranchOrder
 from edge_drafter.step import Step
@@ -15,6 +16,51 @@ MAX_AHEAD = 12
 """Drafts in flight at a time; a verifier holds a few more."""
 OUTRUN = 2.0
 """A draft forward is given up for a place that an exit names, where that is so many times as likely."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A place where the verdict may land; `want` tokens are to be drafted behind node `anchor`.
+
+    `score` is the confidence that it lands there.
+    """
+
+    anchor: int
+    want: int
+    score: float
+
+
+class BranchQueue:
+    """Branches of one verification in the order of a policy (Early Exits, Appendix A: queue Q_p by confidence)."""
+
+    def __init__(self, policy: BranchOrder, limit: int) -> None:
+        self._policy = policy
+        self._limit = limit
+        self._random = random.Random(0)
+        self._branches: dict[int, Branch] = {}
+        self._lots: dict[int, float] = {}
+
+    def keep(self, wanted: Callable[[int], bool]) -> None:
+        """Forget the branches at anchors that are not `wanted` any more."""
+        for anchor in [anchor for anchor in self._branches if not wanted(anchor)]:
+            del self._branches[anchor], self._lots[anchor]
+
+    def put(self, branch: Branch) -> None:
+        """Add a branch; one that is known keeps its place of arrival and the larger of both scores and wants."""
+        known = self._branches.get(branch.anchor)
+        if known is not None:
+            branch = Branch(branch.anchor, max(known.want, branch.want), max(known.score, branch.score))
+        self._branches[branch.anchor] = branch
+        self._lots.setdefault(branch.anchor, self._random.random())
+
+    def best(self) -> list[Branch]:
+        """Return the branches worth drafting, first the one to draft first; at most `limit`."""
+        branches = list(self._branches.values())
+        if self._policy in (BranchOrder.PRIORITY, BranchOrder.CONFIDENCE):
+            branches.sort(key=lambda branch: -branch.score)
+        elif self._policy is BranchOrder.RANDOM:
+            branches.sort(key=lambda branch: self._lots[branch.anchor])
+        return branches[: self._limit]
 
 
 class Policy:
@@ -172,16 +218,10 @@ class Policy:
         """Return the nodes whose common draft forward pays most now; empty where none is worth its effort."""
         known = (self._events, self._tree.version)
         if self._leaves_at != known:
-            leaves = [leaf for leaf in self._likely_leaves() if self._tree[leaf].proposals != ()]
-            self._leaves = leaves if leaves and self._is_worth(leaves) else []
-            self._leaves_at = known
+            effort, leaves = self._effort, [leaf for leaf in self._likely_leaves() if self._tree[leaf].proposals != ()]
+            is_worth = effort.is_free or effort.is_worth(self._places(leaves), self._controller.draft_s)
+            self._leaves, self._leaves_at = leaves if is_worth else [], known
         return self._leaves
-
-    def _is_worth(self, leaves: Sequence[int]) -> bool:
-        """Whether a forward over `leaves` is worth its effort."""
-        if self._effort.is_free:
-            return True
-        return self._effort.is_worth(self._places(leaves), self._controller.draft_s)
 
     def _places(self, leaves: Sequence[int]) -> list[tuple[int, float]]:
         """Return where a forward over `leaves` proposes, as `Effort.is_worth` takes it."""
