@@ -17,7 +17,6 @@ examples (about ten answers a second):
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 from collections.abc import Iterator, Sequence
@@ -214,7 +213,7 @@ def _write(out: Path, file: TextIO, batch: list[_Question], answers: list[str]) 
     return unread
 
 
-def _run(config: AnswersConfig, _: argparse.Namespace) -> int:
+def _run(config: AnswersConfig) -> int:
     """Answer frames, conversations or walks. Raises OSError, ModelFolderError or ValueError, in one sentence."""
     data, out = config.data, config.out
     if is_lerobot(data):

@@ -23,7 +23,7 @@ class Command(Generic[S]):
     about: str | None
     kind: type[S]
     """Each field is an option, and a line of the YAML file that --config names."""
-    run: Callable[[S, argparse.Namespace], int]
+    run: Callable[[S], int]
     """Returns the exit status. Raises ValueError or OSError, in one sentence, for what cannot be done."""
 
     def add(self, commands: Any) -> None:
@@ -32,4 +32,4 @@ class Command(Generic[S]):
             self.name, help=self.text, description=self.about, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         settings.add_options(line, self.kind)
-        line.set_defaults(run=lambda options: self.run(settings.read(self.kind, options), options))
+        line.set_defaults(run=lambda options: self.run(settings.read(self.kind, options)))

@@ -6,7 +6,6 @@ example (about 38 frames a second and process):
 
 from __future__ import annotations
 
-import argparse
 import os
 from concurrent.futures import as_completed
 from functools import lru_cache
@@ -91,11 +90,6 @@ def walker(model: Path) -> Steer:
     return lambda questions: answer_all(vlm, cache, questions, MAX_TOKENS, grammars)
 
 
-def layout_of(seed: int) -> Layout:
-    """Return the floor plan of a scene."""
-    return LAYOUTS[seed // len(DIFFICULTIES) % len(LAYOUTS)]
-
-
 class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of the command that makes frames."""
 
@@ -121,7 +115,7 @@ def make_shard(config: DataConfig, first: int) -> int:
         return 0
     samplers = [
         sample_frames(seed, DIFFICULTIES[seed % len(DIFFICULTIES)], config.frames_per_scene,
-                      layout_of(seed), steered=bool(config.walker))
+                      LAYOUTS[seed // len(DIFFICULTIES) % len(LAYOUTS)], steered=bool(config.walker))
         for seed in range(first, first + SCENES_PER_SHARD)
     ]  # fmt: skip
     scenes = side_by_side(samplers, walker(config.walker)) if config.walker else samplers
@@ -130,7 +124,7 @@ def make_shard(config: DataConfig, first: int) -> int:
     return len(frames)
 
 
-def _run(config: DataConfig, _: argparse.Namespace) -> int:
+def _run(config: DataConfig) -> int:
     """Make the shards that are missing, so that a killed run goes on. Raises ValueError for seeds that are held out."""
     first = HELD_OUT_SEED if config.held_out else config.first_seed
     if not config.held_out and first + config.scenes > UNSEEN_SEED:

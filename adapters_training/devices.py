@@ -91,12 +91,7 @@ def workers(asked: int, device: torch.device) -> int:
     if device.type == "cpu":
         return 0
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return max(1, min(MOST_WORKERS, cores() // local - 1))
-
-
-def cores() -> int:
-    """Return how many processor cores this process may use."""
-    return len(os.sched_getaffinity(0))
+    return max(1, min(MOST_WORKERS, len(os.sched_getaffinity(0)) // local - 1))
 
 
 def machine(device: str = "cpu") -> str:

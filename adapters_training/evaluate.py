@@ -6,7 +6,6 @@ example (about four answers a second):
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 from collections.abc import Sequence
@@ -206,7 +205,7 @@ class EvaluateConfig(ModelConfig, frozen=True, kw_only=True, forbid_unknown_fiel
     json: Annotated[Path | None, Meta(description="also write the rates, and sight by size, to this file")] = None
 
 
-def _run(config: EvaluateConfig, _: argparse.Namespace) -> int:
+def _run(config: EvaluateConfig) -> int:
     """Print the rates of one model. Raises ValueError or FileNotFoundError for folders of no use."""
     score = evaluate(
         load_vlm(config.model, resolved(config)), config.held_out, config.count, show=config.show, order=config.order,

@@ -36,9 +36,8 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from adapters_training.frozen_target.batches import Batch
-from adapters_training.frozen_target.config import FrozenTargetConfig
 from adapters_training.frozen_target.hidden_states import exit_logits, read
-from adapters_training.frozen_target.trainer import FrozenTrainer
+from adapters_training.frozen_target.trainer import FrozenTargetConfig, FrozenTrainer
 from adapters_training.frozen_target.training import training_command
 from adapters_training.trainer import StepLosses
 from speculation.exits import WEIGHTS_FILE, ExitHeads, measure_reliability
@@ -54,7 +53,7 @@ class Loss(str, Enum):
 
 
 class ExitsConfig(FrozenTargetConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Settings of one training of exits, with the Early Exits paper's defaults (see `frozen_target.config`).
+    """Settings of one training of exits, with the Early Exits paper's defaults (see `frozen_target.trainer`).
 
     The paper names no rank; its 3.26 M weights an exit at a width of 4096 are a bottleneck of about 400.
     """

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from adapters_training import wording
+from adapters_training.batches import TensorFields
 from adapters_training.records import CELLS, Door, Frame, Seen, Task
-from adapters_training.tensors import TensorFields
 from speculation.language.prompts import ACTION_MARK, ACTIONS, ResponseOrder, Vocabulary, to_past
 from speculation.language.search_memory import SIDE_PHRASES, mirrored
 from speculation.vlm.processing import Processor

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 from dataclasses import dataclass
@@ -203,7 +202,7 @@ class ProcessorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     like: Annotated[Path | None, Meta(description="keep the tokenizer of this model, to go on from it")] = None
 
 
-def _run(config: ProcessorConfig, _: argparse.Namespace) -> int:
+def _run(config: ProcessorConfig) -> int:
     """Write the processor folder. Raises ValueError for a model to keep the tokenizer of that has none."""
     if config.like is None:
         print(write_processor(config.out, known_objects(), BLOCKERS))

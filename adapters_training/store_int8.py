@@ -10,7 +10,6 @@ example:
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Annotated
 
@@ -31,7 +30,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     out: Annotated[Path, Meta(description="folder to write; it must not exist")]
 
 
-def _run(config: StoreConfig, _: argparse.Namespace) -> int:
+def _run(config: StoreConfig) -> int:
     """Store, and print the sizes. Raises ValueError or OSError for folders of no use."""
     if config.out.exists():
         raise ValueError(f"--out {config.out} exists already; give another folder")

@@ -20,7 +20,6 @@ time: about a third of a second a prompt for the embedded pair on one CPU core; 
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,7 +43,7 @@ from speculation.vlm.model import Vlm
 from speculation.vlm.settings import Quantisation
 
 
-def _run(config: MeasureConfig, _: argparse.Namespace) -> int:
+def _run(config: MeasureConfig) -> int:
     """Run the command. Raises ValueError, in one sentence, for what cannot be measured."""
     config = resolved(config)
     ExitFiles.read(Path(config.exits))

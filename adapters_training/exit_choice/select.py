@@ -22,7 +22,6 @@ time: seconds.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -83,7 +82,7 @@ class Times:
         return self.gamma * self.draft_s + self.verify_s + 2 * self.one_way_s
 
 
-def _run(config: SelectConfig, _: argparse.Namespace) -> int:
+def _run(config: SelectConfig) -> int:
     """Select exits and write them to a folder. Raises ValueError for what cannot be selected."""
     if config.out.resolve() == config.exits.resolve():
         raise ValueError("--out is the folder of the candidates: give another, the candidates would be lost")
