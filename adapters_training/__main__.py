@@ -10,10 +10,10 @@ import torch
 from safetensors import SafetensorError
 
 from adapters_training import answers, data, evaluate, exits, pair, shapes, store_int8, text_draft
-from adapters_training.command import Command
 from adapters_training.exit_choice import measure, select
 from adapters_training.fed_head import training as fed_head
 from adapters_training.predictor import command as predictor
+from adapters_training.settings import Command
 from adapters_training.trainer import TrainingFailed
 from adapters_training.verifier_profile import command as profile
 from speculation.program_exit import INTERRUPTED

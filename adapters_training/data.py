@@ -16,13 +16,12 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from adapters_training.command import Command
 from adapters_training.records import Door, Frame, Seen, Task, write_shard
+from adapters_training.settings import Command
 from speculation.language.prompts import in_vain, recent
 from speculation.progress import progress
 from speculation.worker_processes import worker_pool
 from vlm_nav_simulation.dataset import LabelledFrame, Question, Steer, sample_frames, side_by_side
-from vlm_nav_simulation.ground_truth import Sighting
 from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.objects import CLASSES, COLOURS
 from vlm_nav_simulation.scene import UNSEEN_SEED, Difficulty
@@ -39,7 +38,11 @@ LAYOUTS = (Layout.ROOM, Layout.ROOM, Layout.TWO_ROOMS, Layout.HALLWAY)
 
 def convert(labelled: LabelledFrame) -> Frame:
     """Return the stored form of a simulator frame."""
-    visible = {s.index: _seen(s) for s in labelled.sightings if s.visible}
+    visible = {
+        each.index: Seen(each.colour, each.object_class, each.side.value, round(each.distance, 2), each.pixels)
+        for each in labelled.sightings
+        if each.visible
+    }
     # What the grammar of an answer leaves out no robot can do, however right it is.
     possible = [one for one in labelled.questions if one.decision.action.kind not in in_vain(recent(one.done))]
     tasks = [_task(question, labelled, visible) for question in possible or labelled.questions]
@@ -71,11 +74,6 @@ def _task(question: Question, labelled: LabelledFrame, visible: dict[int, Seen])
         query=query.text,
         memory=question.memory,
     )
-
-
-def _seen(sighting: Sighting) -> Seen:
-    colour, kind = sighting.colour, sighting.object_class
-    return Seen(colour, kind, sighting.side.value, round(sighting.distance, 2), sighting.pixels)
 
 
 @lru_cache(maxsize=1)

@@ -19,9 +19,9 @@ from msgspec import Meta
 from tqdm import tqdm
 
 from adapters_training import wording
-from adapters_training.command import Command
 from adapters_training.devices import ModelConfig, resolved
 from adapters_training.records import Frame, Task, read_frames
+from adapters_training.settings import Command
 from speculation.language.grammar import CONSTRAINED, grammar_for
 from speculation.language.prompts import ResponseOrder, parse_answer
 from speculation.language.search_memory import SIDE_PHRASES

@@ -24,12 +24,12 @@ from torch import Tensor
 
 from adapters_training import devices
 from adapters_training.batches import Plan, Run
-from adapters_training.command import Command
 from adapters_training.data_parallel import Replicas
 from adapters_training.devices import Precision
 from adapters_training.files import filling, read_checkpoint
 from adapters_training.losses import Probes, compute, see
 from adapters_training.packing import Batch, Packer
+from adapters_training.settings import Command
 from adapters_training.shapes import DRAFT, TARGET, build_model, known_objects
 from adapters_training.sources.mixture import open_mixture
 from adapters_training.trainer import PROBE_STEPS, LearningConfig, Schedule, StepLosses, Trainer

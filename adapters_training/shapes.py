@@ -15,8 +15,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import Qwen2Tokenizer, Qwen2VLConfig, Qwen2VLForConditionalGeneration
 
 from adapters_training import wording
-from adapters_training.command import Command
 from adapters_training.records import Door, Frame, Seen, Task
+from adapters_training.settings import Command
 from speculation.language.prompts import ACTIONS, MOTIONS, Vocabulary
 from speculation.language.search_memory import SIDE_PHRASES, SearchMemory
 from speculation.vlm.processing import SPECIAL_TOKENS, Processor, build_processor
@@ -121,9 +121,6 @@ def corpus(vocabulary: Vocabulary, blockers: tuple[str, ...]) -> list[str]:
     def thing() -> Seen:
         return Seen(rng.choice(vocabulary.colours), rng.choice(vocabulary.classes), rng.choice(sides), rng.random() * 5)
 
-    def thing_name() -> str:
-        return f"{rng.choice(vocabulary.colours)} {rng.choice(vocabulary.classes)}"
-
     text = ["user\n", "assistant\n"]
     for _ in range(CORPUS_LINES):
         target = thing()
@@ -133,7 +130,7 @@ def corpus(vocabulary: Vocabulary, blockers: tuple[str, ...]) -> list[str]:
             target if rng.random() < 0.7 else None,
             rng.choice(ACTIONS).text,
             rng.choice(("search", "reached", "centre", "approach", "detour", "explore", "door", "return", "not here")),
-            rng.choice((*blockers, thing_name())),
+            rng.choice((*blockers, f"{rng.choice(vocabulary.colours)} {rng.choice(vocabulary.classes)}")),
             tuple(f"{action.text}{rng.choice(('', ' blocked'))}" for action in rng.sample(MOTIONS, 2)),
             query=rng.choice(("", "", f"find a {target.object_class}", f"find something {target.colour}")),
             memory=_walked(rng),

@@ -16,8 +16,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from adapters_training.command import Command
 from adapters_training.files import filling
+from adapters_training.settings import Command
 from speculation.vlm.folder import weight_files
 from speculation.vlm.memory import gigabytes
 from speculation.vlm.storage import store

@@ -29,7 +29,7 @@ from speculation.connection import give_back_memory
 from speculation.language.grammar import FREE
 from speculation.language.prompts import Vocabulary
 from speculation.language.thinking import begun, reader
-from speculation.links import LinkConditions, declared_name, load_link
+from speculation.links import declared_name, load_link
 from speculation.logits_processors import RepetitionPenalty
 from speculation.machine_info import machine_id
 from speculation.profiles import load_profile
@@ -54,17 +54,10 @@ def _never() -> bool:
 class EdgeDecoder:
     """Decodes one step at a time. Satisfies `spec_vlm_nav.navigator.Decoder`."""
 
-    def __init__(
-        self,
-        config: EdgeConfig,
-        trace: Trace | None = None,
-        vlm: LoadedDraft | None = None,
-        conditions: LinkConditions | None = None,
-    ) -> None:
+    def __init__(self, config: EdgeConfig, trace: Trace | None = None, vlm: LoadedDraft | None = None) -> None:
         """Load the draft model and start connecting, without waiting for the verifier; mode `edge` has no link.
 
-        `vlm`: the draft model where it is loaded already; several decoders may share it. `conditions`: a link that has
-        no name, in place of the config's.
+        `vlm`: the draft model where it is loaded already; several decoders may share it.
 
         Raises ValueError, in one sentence, for a model folder, predictor, profile, link, mode, address or keys that
         cannot be used.
@@ -73,8 +66,7 @@ class EdgeDecoder:
         self.profile = load_profile(config.profile or "raw")
         way = config.connection
         one_way = self.profile.one_way_s if way.rtt_s is None else way.rtt_s / 2.0
-        named = conditions if conditions is not None else load_link(way.link)
-        self.conditions = named.delayed(one_way + way.extra_rtt_s / 2.0)
+        self.conditions = load_link(way.link).delayed(one_way + way.extra_rtt_s / 2.0)
         keys = load_keys(Path(way.keys)) if way.keys else None
         self.trace = trace if trace is not None else Trace()
         models = load_draft_models(config, self.profile, vlm)

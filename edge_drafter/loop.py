@@ -58,7 +58,7 @@ class StepLoop:
     """
 
     def __init__(
-        self, step: Step, sources: Sequence[DraftSource], link: Link, trace: Trace, background: Background | None = None
+        self, step: Step, sources: Sequence[DraftSource], link: Link, trace: Trace, background: Background | None
     ) -> None:
         """`background` runs the sources' prefill; without it messages are taken between the prefill's layers."""
         self._step = step

@@ -30,10 +30,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from adapters_training.command import Command
 from adapters_training.exit_choice.exact_search import Candidates, Choice, select
 from adapters_training.exit_choice.report import Measured
 from adapters_training.exit_choice.verdicts import Verdicts
+from adapters_training.settings import Command
 from speculation.exits import ExitFiles, Head
 from speculation.profiles import DeviceProfile, load_profile
 

@@ -88,17 +88,6 @@ class FedHeadConfig(FrozenTargetConfig, frozen=True, forbid_unknown_fields=True,
     ] = ""
 
 
-def feeding_layers(chosen: tuple[int, ...], count: int) -> tuple[int, ...]:
-    """Return the layers that make features, of a target of `count`: those chosen, or an early, a middle and a late
-    one, as EAGLE-3 takes them. Raises ValueError for others than distinct ones of the target, ascending."""
-    layers = chosen or tuple(sorted({min(2, count - 1), count // 2, max(0, count - 2)}))
-    if list(layers) != sorted(set(layers)) or layers[0] < 0 or layers[-1] >= count or len(layers) > 8:
-        raise ValueError(
-            f"--layers {' '.join(map(str, layers))}: give at most 8 distinct layers of 0 to {count - 1}, ascending"
-        )
-    return layers
-
-
 def frequent_tokens(prepared: Prepared[FedHeadConfig]) -> tuple[int, ...]:
     """Return the short list: the most frequent tokens of the data's answers and the end tokens, ascending.
 
@@ -152,7 +141,13 @@ class FedTrainer(FrozenTrainer[FedHeadConfig]):
 
     @staticmethod
     def layers_of(config: FedHeadConfig, text: Mapping[str, Any]) -> tuple[int, ...]:
-        return feeding_layers(config.layers, int(text["num_hidden_layers"]))
+        count = int(text["num_hidden_layers"])
+        # Those that EAGLE-3 takes: an early, a middle and a late one.
+        layers = config.layers or tuple(sorted({min(2, count - 1), count // 2, max(0, count - 2)}))
+        if list(layers) != sorted(set(layers)) or layers[0] < 0 or layers[-1] >= count or len(layers) > 8:
+            shown = " ".join(map(str, layers))
+            raise ValueError(f"--layers {shown}: give at most 8 distinct layers of 0 to {count - 1}, ascending")
+        return layers
 
     @staticmethod
     def weights_of(config: FedHeadConfig, text: Mapping[str, Any], layers: int) -> int:

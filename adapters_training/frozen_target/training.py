@@ -18,16 +18,14 @@ from transformers import AutoTokenizer
 
 from adapters_training import devices
 from adapters_training.batches import Maker, Plan
-from adapters_training.command import Command
 from adapters_training.data_parallel import Replicas
 from adapters_training.encoding import Encoder
 from adapters_training.files import filling, replacing
 from adapters_training.frozen_target.batches import Batch, Conversations, PackedFrames
 from adapters_training.frozen_target.trainer import Dtype, F, FrozenTargetConfig, FrozenTrainer, Prepared
+from adapters_training.settings import Command
 from adapters_training.sources.mixture import Mixture, open_mixture
 from adapters_training.trainer import CHECKPOINT_FILE
-from adapters_training.wording import form_of
-from speculation.language.prompts import VOCABULARY_FILE
 from speculation.vlm.families import family_of
 from speculation.vlm.folder import find_model, folder_fingerprint, read_config, stored_tensors, weight_files
 from speculation.vlm.load import load_vlm
@@ -88,11 +86,10 @@ def _open_data(config: FrozenTargetConfig, folder: Path, report: bool) -> tuple[
     images = Path(config.images) if config.images else None
     if images is not None and not images.is_dir():
         raise ValueError(f"--images {images} is no folder")
-    guide, form = not (folder / VOCABULARY_FILE).exists(), form_of(folder)
-    data = open_mixture(config.data, "data", images, forbidden, guide, form)
+    data = open_mixture(config.data, "data", images, forbidden, folder)
     held_out = data
     if config.held_out:
-        held_out = open_mixture(config.held_out, "held-out", images, forbidden, guide, form)
+        held_out = open_mixture(config.held_out, "held-out", images, forbidden, folder)
     if report:
         data.report("data")
         if held_out is not data:

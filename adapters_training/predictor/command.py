@@ -20,11 +20,11 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from adapters_training.command import Command
 from adapters_training.devices import resolved
 from adapters_training.predictor.drafts import PredictorConfig, collect, split
 from adapters_training.predictor.fit import fit, others
 from adapters_training.predictor.measure import WISP, Timings, auc, choose_threshold, compare, replay
+from adapters_training.settings import Command
 from speculation.profiles import load_profile
 from speculation.vlm.load import load_vlm
 

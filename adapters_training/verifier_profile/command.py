@@ -21,9 +21,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from adapters_training.command import Command
 from adapters_training.devices import machine
 from adapters_training.files import replacing
+from adapters_training.settings import Command
 from adapters_training.verifier_profile.configurations import LONGEST, Configuration, fitted, held_out, training
 from adapters_training.verifier_profile.measure import IMAGE_SIDES, QUICK_SIDES, ProfileConfig, Profiler
 from speculation.cost_profile import COST_FILE, CostProfile, ImageRow, Quality
