@@ -168,10 +168,9 @@ def measure(vlm: Vlm, heads: ExitHeads, batches: Iterable[Batch], head_tokens: i
     cross-entropy to the data and divergence from the last layer, nats; `tokens` is how many were judged. Raises
     ValueError without a token to judge.
     """
-    confidences: dict[int, list[Tensor]] = {layer: [] for layer in heads.layers}
-    agreed: dict[int, list[Tensor]] = {layer: [] for layer in heads.layers}
+    judged: dict[int, list[tuple[Tensor, Tensor]]] = {layer: [] for layer in heads.layers}
     names = ("agreement", "agreement without adapter", "cross-entropy", "divergence")
-    sums = {layer: dict.fromkeys(names, 0.0) for layer in heads.layers}
+    sums = {name: dict.fromkeys(heads.layers, 0.0) for name in names}
     tokens = 0
     for batch in batches:
         features = read(vlm, batch.to(vlm.device), heads.layers)
@@ -184,24 +183,18 @@ def measure(vlm: Vlm, heads: ExitHeads, batches: Iterable[Batch], head_tokens: i
                 hidden, choices = features.hidden[layer][part], truth.argmax(-1)
                 log = heads.logits(layer, hidden).float().log_softmax(-1)
                 confidence, token = log.exp().max(-1)
-                confidences[layer].append(confidence.cpu())
-                agreed[layer].append((token == choices).cpu())
-                bare = (final_logits(vlm, hidden).argmax(-1) == choices).sum()
-                losses = (
-                    F.nll_loss(log, labels, reduction="sum"),
-                    F.kl_div(log, truth, log_target=True, reduction="sum"),
-                )
-                for name, value in zip(names, ((token == choices).sum(), bare, *losses), strict=True):
-                    sums[layer][name] += float(value)
+                agreed, bare = token == choices, final_logits(vlm, hidden).argmax(-1) == choices
+                judged[layer].append((confidence.cpu(), agreed.cpu()))
+                loss = F.nll_loss(log, labels, reduction="sum")
+                divergence = F.kl_div(log, truth, log_target=True, reduction="sum")
+                for name, value in zip(names, (agreed.sum(), bare.sum(), loss, divergence), strict=True):
+                    sums[name][layer] += float(value)
     if not tokens:
         raise ValueError("the held-out data hold no token to measure exits on")
-    heads.set_reliability(
-        {
-            layer: measure_reliability(torch.cat(confidences[layer]).tolist(), torch.cat(agreed[layer]).tolist())
-            for layer in heads.layers
-        }
-    )
-    return {"tokens": tokens} | {name: {layer: sums[layer][name] / tokens for layer in heads.layers} for name in names}
+    both = {layer: (torch.cat(each).tolist() for each in zip(*found, strict=True)) for layer, found in judged.items()}
+    heads.set_reliability({layer: measure_reliability(*found) for layer, found in both.items()})
+    means = {name: {layer: total / tokens for layer, total in found.items()} for name, found in sums.items()}
+    return {"tokens": tokens, **means}
 
 
 COMMAND = training_command("exits", "train early-exit adapters on a frozen target", __doc__, ExitTrainer)

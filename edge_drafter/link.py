@@ -24,8 +24,7 @@ import msgspec
 import zmq
 import zmq.auth
 
-from edge_drafter.emulated_link import EmulatedLinkSocket
-from edge_drafter.link_socket import LinkSocket
+from edge_drafter.link_socket import EmulatedLinkSocket, LinkSocket
 from edge_drafter.protocols import Clock
 from edge_drafter.step_exchange import LinkState, StepExchange
 from edge_drafter.verifier_route import Place, RedirectRefused, Route, check_verifier

@@ -293,10 +293,6 @@ class Policy:
 
     # --- what has happened
 
-    def on_forward(self) -> None:
-        """Take the end of a draft forward."""
-        self._happened()
-
     def on_sent(self, draft: SentDraft) -> None:
         """Take a draft that was sent; what follows it is a branch."""
         selector, anchor, nodes = self._selector, draft.anchor, draft.nodes
@@ -310,23 +306,24 @@ class Policy:
         if self._config.own_guess:
             is_chain = draft.message.parents is None
             self._open_branch(nodes[-1] if nodes and is_chain else selector.end(anchor, selector.need(anchor)))
-        self._happened()
+        self.happened()
 
     def on_early_token(self, node: int, confidence: float) -> None:
         """Take what an exit said with this confidence: the answer goes through `node`."""
         want, is_own = self._selector.need(node), self._config.queue_policy is BranchOrder.CONFIDENCE
         if want > 0 and not self._selector.ends_at(node):
             self._queue.put(Branch(node, want, confidence if is_own else self._tree[node].reach))
-        self._happened()
+        self.happened()
 
     def on_commit(self, now: float) -> None:
         """Take a commit, at which the tree was re-rooted."""
         tree = self._tree
         self._queue.keep(lambda anchor: anchor in tree and anchor != tree.root)
         self._committed_at = now
-        self._happened()
+        self.happened()
 
-    def _happened(self) -> None:
+    def happened(self) -> None:
+        """Note that something has happened, such as the end of a draft forward: all is chosen anew."""
         self._is_stale = True
         self._events += 1
 

@@ -150,7 +150,7 @@ class StepDrafter:
         seconds = forward.seconds = step.clock() - started
         step.stats.add_forward(seconds, verifying=is_verifying, abandoned=is_abandoned)
         step.acceptance.on_forward(seconds, is_abandoned)
-        self.policy.on_forward()
+        self.policy.happened()
 
     def send_draft(self, anchor: int) -> Draft:
         """Cut the draft behind `anchor` from the tree and return its message; it is in flight from now on."""

@@ -218,12 +218,7 @@ def test_connecting_waits_for_the_welcome_or_says_why_there_is_none(verifier: Ve
     assert robot(verifier.address, resume_s=0.0).connect(LIMIT_S).model
     for address, changes, limit_s, why in (
         (verifier.address, {"target": "not-this-one"}, LIMIT_S, "refuses: .*not-this-one"),
-        (
-            verifier.address,
-            {"mode": "server_sd"},
-            LIMIT_S,
-            "server_sd needs a draft model beside",
-        ),
+        (verifier.address, {"mode": "server_sd"}, LIMIT_S, "server_sd needs a draft model beside"),
         (nobody, {}, 0.05, nobody),
         (nobody, {"mode": "edge"}, LIMIT_S, "without a link"),
     ):

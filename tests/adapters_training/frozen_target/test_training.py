@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from adapters_training.text_draft import TextDraftTrainer
 from adapters_training.trainer import CHECKPOINT_FILE
 from tests.adapters_training.targets import of_a_draft, of_a_head, of_exits, weights
 
-Config = Callable[..., Any]
 TRAININGS = {"exits": (ExitTrainer, of_exits), "fed-head": (FedTrainer, of_a_head),
              "text-draft": (TextDraftTrainer, of_a_draft)}  # fmt: skip
 
