@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from enum import Enum
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 import torch
@@ -41,11 +41,6 @@ def precision(asked: Precision, device: torch.device) -> Precision:
     if asked is not Precision.AUTO:
         return asked
     return Precision.BF16 if device.type == "cuda" else Precision.NO
-
-
-def autocast(asked: Precision, device: torch.device) -> Any:
-    """Return the context in which forwards on a device multiply in bfloat16 where that is asked for."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision(asked, device) is Precision.BF16)
 
 
 def chosen(device: Device) -> torch.device:

@@ -191,9 +191,12 @@ def measure(vlm: Vlm, heads: ExitHeads, batches: Iterable[Batch], head_tokens: i
                     sums[name][layer] += float(value)
     if not tokens:
         raise ValueError("the held-out data hold no token to measure exits on")
-    both = {layer: (torch.cat(each).tolist() for each in zip(*found, strict=True)) for layer, found in judged.items()}
-    heads.set_reliability({layer: measure_reliability(*found) for layer, found in both.items()})
-    means = {name: {layer: total / tokens for layer, total in found.items()} for name, found in sums.items()}
+    tables = {}
+    for layer, found in judged.items():
+        confidences, agreements = (torch.cat(each).tolist() for each in zip(*found, strict=True))
+        tables[layer] = measure_reliability(confidences, agreements)
+    heads.set_reliability(tables)
+    means = {name: {layer: total / tokens for layer, total in by_layer.items()} for name, by_layer in sums.items()}
     return {"tokens": tokens, **means}
 
 

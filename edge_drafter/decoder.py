@@ -26,7 +26,7 @@ from edge_drafter.step import Interruption, StepInterrupted, StepRequest, StepRe
 from edge_drafter.verifier import Verifier
 from speculation.cancellation import Abandoned
 from speculation.connection import give_back_memory
-from speculation.language.grammar import FREE
+from speculation.language.grammar import FREE, grammar_for
 from speculation.language.prompts import Vocabulary
 from speculation.language.thinking import begun, reader
 from speculation.links import declared_name, load_link
@@ -256,7 +256,8 @@ class EdgeDecoder:
                 question.begun(begun(self._thinking))
             if sent is None:
                 sent = self._scaled(jpeg) if mode.needs_link else jpeg
-            grammar = models.grammar(prompt, eos, self._thinking)
+            grammars = models.grammars
+            grammar = None if grammars is None else grammars.of(grammar_for(prompt), eos, self._thinking)
             max_tokens = self.config.decoding.max_tokens
             if grammar is not None and max_tokens < grammar.least_tokens:
                 raise VerifierRefused(

@@ -236,7 +236,7 @@ class Policy:
             if selector.is_full(root):
                 return selector.unfed(root, [])
             return self._ends_of_draft()
-        if not self._config.predrafts:
+        if not (self._config.own_guess or self._config.early_tokens):  # nothing is drafted while a verification runs
             return self._ends_of_draft() if self._config.preverify and not selector.is_full(root) else []
         if len(tree) >= self._config.max_nodes:
             return []

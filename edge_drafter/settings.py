@@ -280,11 +280,6 @@ class DraftingConfig(msgspec.Struct, frozen=True):
             raise ValueError(f"{problem} with a fixed gamma, or set {','.join(wrong)}")
 
     @property
-    def predrafts(self) -> bool:
-        """Whether the edge drafts while a verification runs."""
-        return self.own_guess or self.early_tokens
-
-    @property
     def fixed_gamma(self) -> int:
         """The declared draft length; where the controller chooses, the one that it starts with."""
         return self.gamma if isinstance(self.gamma, int) else START_GAMMA

@@ -151,14 +151,7 @@ def test_stop_and_wait_takes_what_the_paper_says() -> None:
 
 def test_early_tokens_turn_misses_into_hits() -> None:
     """A draft that is always wrong after the first token of a round: only the exits know where the verdict lands."""
-    target = counting(99)
-    wrong_at = {2, 5, 8, 11, 14, 17}
-
-    def draft(prefix: object) -> int:
-        assert isinstance(prefix, list)
-        return 6 if len(prefix) in wrong_at else target(prefix)
-
-    weather = Weather(exits=2)
+    target, (draft, _), weather = counting(99), wrong_at({2, 5, 8, 11, 14, 17}), Weather(exits=2)
     deaf = Bench(target, draft, weather, DraftingConfig.of("fsd", early_tokens=False)).run(request(max_tokens=18)).stats
     bench = Bench(target, draft, weather, DraftingConfig.of("fsd"))
     heard = bench.run(request(max_tokens=18)).stats
