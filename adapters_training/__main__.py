@@ -4,14 +4,36 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 
-from adapters_training.all_commands import COMMANDS
+from adapters_training import answers, data, evaluate, exits, pair, shapes, store_int8, text_draft
+from adapters_training.exit_choice import measure, select
+from adapters_training.fed_head import training as fed_head
+from adapters_training.predictor import command as predictor
+from adapters_training.settings import Command
 from adapters_training.trainer import TrainingFailed
+from adapters_training.verifier_profile import command as profile
 from speculation.program_exit import INTERRUPTED
 from speculation.worker_processes import terminable
+
+COMMANDS: tuple[Command[Any], ...] = (
+    data.COMMAND,
+    shapes.COMMAND,
+    pair.COMMAND,
+    answers.COMMAND,
+    exits.COMMAND,
+    measure.COMMAND,
+    select.COMMAND,
+    fed_head.COMMAND,
+    text_draft.COMMAND,
+    predictor.COMMAND,
+    profile.COMMAND,
+    evaluate.COMMAND,
+    store_int8.COMMAND,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:

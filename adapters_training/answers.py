@@ -17,7 +17,6 @@ examples (about ten answers a second):
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 from collections.abc import Iterator, Sequence
@@ -30,11 +29,11 @@ import numpy as np
 from msgspec import Meta
 
 from adapters_training import wording
-from adapters_training.command import Command
 from adapters_training.devices import ModelConfig, resolved
 from adapters_training.files import replacing, whole_lines
 from adapters_training.packing import choose
 from adapters_training.records import Frame, Task, read_shard, shards, teaches, write_shard
+from adapters_training.settings import Command
 from adapters_training.sources import USER, LeftOut
 from adapters_training.sources.conversations import ConversationFile, json_line
 from adapters_training.sources.lerobot import LeRobotData, is_lerobot
@@ -101,7 +100,7 @@ def answer_all(
 
 
 def ask(
-    vlm: Vlm, cache: KVCache, frames: Sequence[Frame], questions: int, rng: random.Random, limit: int = MAX_TOKENS
+    vlm: Vlm, cache: KVCache, frames: Sequence[Frame], questions: int, rng: random.Random, limit: int
 ) -> list[Frame]:
     """Return the frames with `questions` tasks each, answered; answers that name no action are left out."""
     asked: list[tuple[int, Task, str]] = []
@@ -119,19 +118,19 @@ def ask(
     return [msgspec.structs.replace(frame, tasks=tasks[i]) for i, frame in enumerate(frames) if tasks[i]]
 
 
-def answer_conversations(vlm: Vlm, source: ConversationFile, out: Path, count: int, rows: int, limit: int) -> None:
-    """Write the target's own answers to the first `count` records of `source`, as a file of conversations, JSON lines.
+def answer_conversations(vlm: Vlm, source: ConversationFile, config: AnswersConfig) -> None:
+    """Write the target's own answers to the first records of `source`, as a file of conversations, JSON lines.
 
-    A question that does not fit a row of the cache with an answer of `limit` tokens, and an empty answer, leave a blank
-    line, which readers skip. A killed run goes on behind the last line that it wrote. Raises ValueError for a model
-    that sees images.
+    A question that does not fit a row of the cache with its answer, and an empty answer, leave a blank line, which
+    readers skip. A killed run goes on behind the last line that it wrote. Raises ValueError for a model that sees
+    images.
     """
     if vlm.sees_images:
         raise ValueError(f"{vlm.folder} sees images; conversations without one are for a language model alone")
-    part = out.with_suffix(".part")
+    part, rows, limit = config.out.with_suffix(".part"), config.rows, config.max_tokens
     done = len(whole_lines(part))
     cache, rng = KVCache(vlm, rows, CAPACITY), random.Random(0)
-    count = min(count, sum(source.blocks))
+    count = min(config.frames, sum(source.blocks))
     with part.open("a", encoding="utf-8") as file, progress(total=count, initial=done, unit="answer") as bar:
         for first in range(done, count, rows):
             numbers = range(first, min(first + rows, count))
@@ -145,7 +144,7 @@ def answer_conversations(vlm: Vlm, source: ConversationFile, out: Path, count: i
                 file.write(json_line(text, answer) if answer else "\n")
             file.flush()
             bar.update(len(numbers))
-    part.replace(out)
+    part.replace(config.out)
 
 
 class _Question(NamedTuple):
@@ -214,7 +213,7 @@ def _write(out: Path, file: TextIO, batch: list[_Question], answers: list[str]) 
     return unread
 
 
-def _run(config: AnswersConfig, _: argparse.Namespace) -> int:
+def _run(config: AnswersConfig) -> int:
     """Answer frames, conversations or walks. Raises OSError, ModelFolderError or ValueError, in one sentence."""
     data, out = config.data, config.out
     if is_lerobot(data):
@@ -228,7 +227,7 @@ def _run(config: AnswersConfig, _: argparse.Namespace) -> int:
             vlm = load_vlm(config.model, resolved(config))
             source = ConversationFile(data, forbidden=tuple(vlm.tokenizer.get_added_vocab()))
             out.parent.mkdir(parents=True, exist_ok=True)
-            answer_conversations(vlm, source, out, config.frames, config.rows, config.max_tokens)
+            answer_conversations(vlm, source, config)
         return 0
     paths = shards(data)
     if not paths:

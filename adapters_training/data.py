@@ -6,7 +6,6 @@ example (about 38 frames a second and process):
 
 from __future__ import annotations
 
-import argparse
 import os
 from concurrent.futures import as_completed
 from functools import lru_cache
@@ -17,13 +16,12 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from adapters_training.command import Command
 from adapters_training.records import Door, Frame, Seen, Task, write_shard
+from adapters_training.settings import Command
 from speculation.language.prompts import in_vain, recent
 from speculation.progress import progress
 from speculation.worker_processes import worker_pool
 from vlm_nav_simulation.dataset import LabelledFrame, Question, Steer, sample_frames, side_by_side
-from vlm_nav_simulation.ground_truth import Sighting
 from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.objects import CLASSES, COLOURS
 from vlm_nav_simulation.scene import UNSEEN_SEED, Difficulty
@@ -40,7 +38,11 @@ LAYOUTS = (Layout.ROOM, Layout.ROOM, Layout.TWO_ROOMS, Layout.HALLWAY)
 
 def convert(labelled: LabelledFrame) -> Frame:
     """Return the stored form of a simulator frame."""
-    visible = {s.index: _seen(s) for s in labelled.sightings if s.visible}
+    visible = {
+        each.index: Seen(each.colour, each.object_class, each.side.value, round(each.distance, 2), each.pixels)
+        for each in labelled.sightings
+        if each.visible
+    }
     # What the grammar of an answer leaves out no robot can do, however right it is.
     possible = [one for one in labelled.questions if one.decision.action.kind not in in_vain(recent(one.done))]
     tasks = [_task(question, labelled, visible) for question in possible or labelled.questions]
@@ -74,11 +76,6 @@ def _task(question: Question, labelled: LabelledFrame, visible: dict[int, Seen])
     )
 
 
-def _seen(sighting: Sighting) -> Seen:
-    colour, kind = sighting.colour, sighting.object_class
-    return Seen(colour, kind, sighting.side.value, round(sighting.distance, 2), sighting.pixels)
-
-
 @lru_cache(maxsize=1)
 def walker(model: Path) -> Steer:
     """Return a trained model as who walks, asked as the robot asks it. Raises ModelFolderError."""
@@ -89,11 +86,6 @@ def walker(model: Path) -> Steer:
     vlm = load_vlm(model)
     cache, grammars = KVCache(vlm, SCENES_PER_SHARD, CAPACITY), vlm.grammars()
     return lambda questions: answer_all(vlm, cache, questions, MAX_TOKENS, grammars)
-
-
-def layout_of(seed: int) -> Layout:
-    """Return the floor plan of a scene."""
-    return LAYOUTS[seed // len(DIFFICULTIES) % len(LAYOUTS)]
 
 
 class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -121,7 +113,7 @@ def make_shard(config: DataConfig, first: int) -> int:
         return 0
     samplers = [
         sample_frames(seed, DIFFICULTIES[seed % len(DIFFICULTIES)], config.frames_per_scene,
-                      layout_of(seed), steered=bool(config.walker))
+                      LAYOUTS[seed // len(DIFFICULTIES) % len(LAYOUTS)], steered=bool(config.walker))
         for seed in range(first, first + SCENES_PER_SHARD)
     ]  # fmt: skip
     scenes = side_by_side(samplers, walker(config.walker)) if config.walker else samplers
@@ -130,7 +122,7 @@ def make_shard(config: DataConfig, first: int) -> int:
     return len(frames)
 
 
-def _run(config: DataConfig, _: argparse.Namespace) -> int:
+def _run(config: DataConfig) -> int:
     """Make the shards that are missing, so that a killed run goes on. Raises ValueError for seeds that are held out."""
     first = HELD_OUT_SEED if config.held_out else config.first_seed
     if not config.held_out and first + config.scenes > UNSEEN_SEED:

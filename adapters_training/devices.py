@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
+import torch
 from msgspec import Meta
 
+from speculation.machine_info import host
 from speculation.vlm.settings import ModelSettings
-
-if TYPE_CHECKING:
-    import torch
 
 AUTO = "auto"
 MOST_WORKERS = 8
@@ -44,20 +43,11 @@ def precision(asked: Precision, device: torch.device) -> Precision:
     return Precision.BF16 if device.type == "cuda" else Precision.NO
 
 
-def autocast(asked: Precision, device: torch.device) -> Any:
-    """Return the context in which forwards on a device multiply in bfloat16 where that is asked for."""
-    import torch
-
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision(asked, device) is Precision.BF16)
-
-
 def chosen(device: Device) -> torch.device:
     """Return where this process trains; of several that `torchrun` started each has a GPU of its own.
 
     Raises ValueError where a GPU is asked for and there is none for this process.
     """
-    import torch
-
     count = 0 if device is Device.CPU else torch.cuda.device_count()
     if device is Device.CPU or (device is Device.AUTO and not count):
         return torch.device("cpu")
@@ -91,19 +81,10 @@ def workers(asked: int, device: torch.device) -> int:
     if device.type == "cpu":
         return 0
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return max(1, min(MOST_WORKERS, cores() // local - 1))
-
-
-def cores() -> int:
-    """Return how many processor cores this process may use."""
-    return len(os.sched_getaffinity(0))
+    return max(1, min(MOST_WORKERS, len(os.sched_getaffinity(0)) // local - 1))
 
 
 def machine(device: str = "cpu") -> str:
     """Return what the figures were measured on."""
-    import torch
-
-    from speculation.machine_info import host
-
     gpu = f", {torch.cuda.get_device_name(device)}" if device.startswith("cuda") else ""
     return f"{host()} at the end{gpu}; torch {torch.__version__}, {torch.get_num_threads()} threads"

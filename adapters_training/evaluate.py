@@ -6,7 +6,6 @@ example (about four answers a second):
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 from collections.abc import Sequence
@@ -20,9 +19,9 @@ from msgspec import Meta
 from tqdm import tqdm
 
 from adapters_training import wording
-from adapters_training.command import Command
 from adapters_training.devices import ModelConfig, resolved
 from adapters_training.records import Frame, Task, read_frames
+from adapters_training.settings import Command
 from speculation.language.grammar import CONSTRAINED, grammar_for
 from speculation.language.prompts import ResponseOrder, parse_answer
 from speculation.language.search_memory import SIDE_PHRASES
@@ -206,7 +205,7 @@ class EvaluateConfig(ModelConfig, frozen=True, kw_only=True, forbid_unknown_fiel
     json: Annotated[Path | None, Meta(description="also write the rates, and sight by size, to this file")] = None
 
 
-def _run(config: EvaluateConfig, _: argparse.Namespace) -> int:
+def _run(config: EvaluateConfig) -> int:
     """Print the rates of one model. Raises ValueError or FileNotFoundError for folders of no use."""
     score = evaluate(
         load_vlm(config.model, resolved(config)), config.held_out, config.count, show=config.show, order=config.order,

@@ -36,9 +36,8 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from adapters_training.frozen_target.batches import Batch
-from adapters_training.frozen_target.config import FrozenTargetConfig
 from adapters_training.frozen_target.hidden_states import exit_logits, read
-from adapters_training.frozen_target.trainer import FrozenTrainer
+from adapters_training.frozen_target.trainer import FrozenTargetConfig, FrozenTrainer
 from adapters_training.frozen_target.training import training_command
 from adapters_training.trainer import StepLosses
 from speculation.exits import WEIGHTS_FILE, ExitHeads, measure_reliability
@@ -54,7 +53,7 @@ class Loss(str, Enum):
 
 
 class ExitsConfig(FrozenTargetConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Settings of one training of exits, with the Early Exits paper's defaults (see `frozen_target.config`).
+    """Settings of one training of exits, with the Early Exits paper's defaults (see `frozen_target.trainer`).
 
     The paper names no rank; its 3.26 M weights an exit at a width of 4096 are a bottleneck of about 400.
     """
@@ -169,10 +168,9 @@ def measure(vlm: Vlm, heads: ExitHeads, batches: Iterable[Batch], head_tokens: i
     cross-entropy to the data and divergence from the last layer, nats; `tokens` is how many were judged. Raises
     ValueError without a token to judge.
     """
-    confidences: dict[int, list[Tensor]] = {layer: [] for layer in heads.layers}
-    agreed: dict[int, list[Tensor]] = {layer: [] for layer in heads.layers}
+    judged: dict[int, list[tuple[Tensor, Tensor]]] = {layer: [] for layer in heads.layers}
     names = ("agreement", "agreement without adapter", "cross-entropy", "divergence")
-    sums = {layer: dict.fromkeys(names, 0.0) for layer in heads.layers}
+    sums = {name: dict.fromkeys(heads.layers, 0.0) for name in names}
     tokens = 0
     for batch in batches:
         features = read(vlm, batch.to(vlm.device), heads.layers)
@@ -185,24 +183,21 @@ def measure(vlm: Vlm, heads: ExitHeads, batches: Iterable[Batch], head_tokens: i
                 hidden, choices = features.hidden[layer][part], truth.argmax(-1)
                 log = heads.logits(layer, hidden).float().log_softmax(-1)
                 confidence, token = log.exp().max(-1)
-                confidences[layer].append(confidence.cpu())
-                agreed[layer].append((token == choices).cpu())
-                bare = (final_logits(vlm, hidden).argmax(-1) == choices).sum()
-                losses = (
-                    F.nll_loss(log, labels, reduction="sum"),
-                    F.kl_div(log, truth, log_target=True, reduction="sum"),
-                )
-                for name, value in zip(names, ((token == choices).sum(), bare, *losses), strict=True):
-                    sums[layer][name] += float(value)
+                agreed, bare = token == choices, final_logits(vlm, hidden).argmax(-1) == choices
+                judged[layer].append((confidence.cpu(), agreed.cpu()))
+                loss = F.nll_loss(log, labels, reduction="sum")
+                divergence = F.kl_div(log, truth, log_target=True, reduction="sum")
+                for name, value in zip(names, (agreed.sum(), bare.sum(), loss, divergence), strict=True):
+                    sums[name][layer] += float(value)
     if not tokens:
         raise ValueError("the held-out data hold no token to measure exits on")
-    heads.set_reliability(
-        {
-            layer: measure_reliability(torch.cat(confidences[layer]).tolist(), torch.cat(agreed[layer]).tolist())
-            for layer in heads.layers
-        }
-    )
-    return {"tokens": tokens} | {name: {layer: sums[layer][name] / tokens for layer in heads.layers} for name in names}
+    tables = {}
+    for layer, found in judged.items():
+        confidences, agreements = (torch.cat(each).tolist() for each in zip(*found, strict=True))
+        tables[layer] = measure_reliability(confidences, agreements)
+    heads.set_reliability(tables)
+    means = {name: {layer: total / tokens for layer, total in by_layer.items()} for name, by_layer in sums.items()}
+    return {"tokens": tokens, **means}
 
 
 COMMAND = training_command("exits", "train early-exit adapters on a frozen target", __doc__, ExitTrainer)

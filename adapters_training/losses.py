@@ -132,13 +132,22 @@ def read(model: Any, batch: Batch, image_tokens: Tensor, after: Sequence[int] | 
     return found
 
 
-def word_losses(logits: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, float, float]:
-    """Return weighted cross-entropy and the accuracies on all tokens and on heavy (action) tokens."""
-    each = F.cross_entropy(logits, labels, reduction="none")
-    right = (logits.argmax(-1) == labels).float()
-    heavy = weights > 1
-    action = right[heavy].mean().item() if heavy.any() else 0.0
-    return (each * weights).sum() / weights.sum(), right.mean().item(), action
+def word_losses(model: Any, batch: Batch, hidden: Tensor, teacher: Any) -> tuple[Tensor, float, float]:
+    """Return the loss of the words, and the accuracies on all tokens and on heavy (action) tokens.
+
+    `hidden` are the states after the last layer. With a teacher it is 0.3 cross-entropy + KL(teacher || model).
+    """
+    select = batch.labels != IGNORE
+    labels, weights = batch.labels[select], batch.weights[select]
+    logits = model.lm_head(hidden[select]).float()
+    loss = (F.cross_entropy(logits, labels, reduction="none") * weights).sum() / weights.sum()
+    if teacher is not None:
+        with torch.no_grad():
+            truth = teacher.lm_head(read(teacher, batch, see(teacher, batch.pixels))[-1][select]).float()
+        divergence = F.kl_div(logits.log_softmax(-1), truth.log_softmax(-1), log_target=True, reduction="batchmean")
+        loss = 0.3 * loss + divergence
+    right, heavy = (logits.argmax(-1) == labels).float(), weights > 1
+    return loss, right.mean().item(), right[heavy].mean().item() if heavy.any() else 0.0
 
 
 class Probes(nn.Module):
@@ -153,41 +162,16 @@ class Probes(nn.Module):
         self.asked_layer = max(2, layers * 5 // 8)
 
 
-def ground_losses(
-    batch: Batch, probes: Probes, image_tokens: Tensor, low: Tensor, high: Tensor
-) -> tuple[Tensor, Tensor, float]:
-    """Return the losses under image tokens and at the prompts' ends, and the accuracy of the side in 0..1.
-
-    `low` and `high` [B, N, hidden] are the states after the probes' two layers.
-    """
-    dense = probes.eyes(image_tokens, batch.cells) + probes.place(low[:, batch.image_slice], batch.cells)
-    last = high[batch.asked[:, 0], batch.asked[:, 1]]
-    asked, side_accuracy = probes.asked(last, batch.facts)
-    return dense, asked, side_accuracy
-
-
-def ground(model: Any, batch: Batch, probes: Probes) -> Losses:
-    """One training forward without words, through the lower layers only: twice the questions per second."""
-    image_tokens = see(model, batch.pixels)
-    low, high = read(model, batch, image_tokens, (probes.place_layer, probes.asked_layer))
-    dense, asked, side_accuracy = ground_losses(batch, probes, image_tokens, low, high)
-    return Losses(dense.new_zeros(()), dense, asked, 0.0, 0.0, side_accuracy)
-
-
-def compute(model: Any, batch: Batch, probes: Probes, teacher: Any = None) -> Losses:
-    """One training forward. With a teacher the word loss is 0.3 cross-entropy + KL(teacher || model)."""
+def compute(model: Any, batch: Batch, probes: Probes, teacher: Any = None, has_words: bool = True) -> Losses:
+    """One training forward; without words it goes through the lower layers only: twice the questions per second."""
     image_tokens = see(model, batch.pixels)
     depth = len(model.model.language_model.layers)
-    wanted = sorted({probes.place_layer, probes.asked_layer, depth})
+    wanted = sorted({probes.place_layer, probes.asked_layer, *[depth] * has_words})
     states = dict(zip(wanted, read(model, batch, image_tokens, wanted), strict=True))
-    select = batch.labels != IGNORE
-    logits = model.lm_head(states[depth][select]).float()
-    words, accuracy, action_accuracy = word_losses(logits, batch.labels[select], batch.weights[select])
-    if teacher is not None:
-        with torch.no_grad():
-            truth = teacher.lm_head(read(teacher, batch, see(teacher, batch.pixels))[-1][select]).float()
-        divergence = F.kl_div(logits.log_softmax(-1), truth.log_softmax(-1), log_target=True, reduction="batchmean")
-        words = 0.3 * words + divergence
+    words, accuracy, action_accuracy = batch.weights.new_zeros(()), 0.0, 0.0
+    if has_words:
+        words, accuracy, action_accuracy = word_losses(model, batch, states[depth], teacher)
     low, high = states[probes.place_layer], states[probes.asked_layer]
-    dense, asked, side_accuracy = ground_losses(batch, probes, image_tokens, low, high)
+    dense = probes.eyes(image_tokens, batch.cells) + probes.place(low[:, batch.image_slice], batch.cells)
+    asked, side_accuracy = probes.asked(high[batch.asked[:, 0], batch.asked[:, 1]], batch.facts)
     return Losses(words, dense, asked, accuracy, action_accuracy, side_accuracy)

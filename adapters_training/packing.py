@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from adapters_training import wording
+from adapters_training.batches import TensorFields
 from adapters_training.records import CELLS, Door, Frame, Seen, Task
-from adapters_training.tensors import TensorFields
 from speculation.language.prompts import ACTION_MARK, ACTIONS, ResponseOrder, Vocabulary, to_past
 from speculation.language.search_memory import SIDE_PHRASES, mirrored
 from speculation.vlm.processing import Processor
@@ -75,8 +75,10 @@ class Batch(TensorFields):
 
     @property
     def mask(self) -> torch.Tensor:
-        """bool [B, 1, N, N], what each token sees, for attention over whole rows."""
-        return packed_mask(self.blocks)
+        """bool [B, 1, N, N], what each token sees: causal, and a block sees block 0 (the image) and itself."""
+        blocks, total = self.blocks, self.blocks.shape[1]
+        same = (blocks[:, :, None] == blocks[:, None, :]) | (blocks[:, None, :] == 0)
+        return (same & torch.ones(total, total, dtype=torch.bool, device=blocks.device).tril())[:, None]
 
     def with_pixels(self, processor: Processor) -> Batch:
         """Return the batch with the patches of its images."""
@@ -280,10 +282,3 @@ def packed_positions(start: int, offsets: torch.Tensor) -> torch.Tensor:
     positions[:, :, :start] = torch.arange(start)
     positions[:, :, start : start + CELLS * CELLS] = image[:, None]
     return positions
-
-
-def packed_mask(blocks: torch.Tensor) -> torch.Tensor:
-    """Return the boolean attention mask [B, 1, N, N]: causal, and a block sees block 0 (the image) and itself."""
-    same = (blocks[:, :, None] == blocks[:, None, :]) | (blocks[:, None, :] == 0)
-    total = blocks.shape[1]
-    return (same & torch.ones(total, total, dtype=torch.bool, device=blocks.device).tril())[:, None]

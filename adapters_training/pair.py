@@ -11,7 +11,6 @@ time: the progress bar tells it; hours for a target on two CPU cores
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,12 +24,12 @@ from torch import Tensor
 
 from adapters_training import devices
 from adapters_training.batches import Plan, Run
-from adapters_training.command import Command
 from adapters_training.data_parallel import Replicas
 from adapters_training.devices import Precision
 from adapters_training.files import filling, read_checkpoint
-from adapters_training.losses import Probes, compute, ground, see
+from adapters_training.losses import Probes, compute, see
 from adapters_training.packing import Batch, Packer
+from adapters_training.settings import Command
 from adapters_training.shapes import DRAFT, TARGET, build_model, known_objects
 from adapters_training.sources.mixture import open_mixture
 from adapters_training.trainer import PROBE_STEPS, LearningConfig, Schedule, StepLosses, Trainer
@@ -132,7 +131,11 @@ class PairTrainer(Trainer[PairConfig]):
             if {n: v.shape for n, v in other.items()} != {n: v.shape for n, v in weights.items()}:
                 raise ValueError(f"average_with {self.config.average_with} holds a model of another shape than {path}")
             weights = {name: (values.float() + other[name].float()) / 2 for name, values in weights.items()}
-        self._fit(weights, path)
+        try:
+            self.model.load_state_dict(weights)
+        except RuntimeError:
+            role = self.config.role
+            raise ValueError(f"{path} holds a model of another shape or tokenizer than this {role}") from None
         # Probes of other questions (a new action, say) start anew.
         own = self.probes.state_dict()
         self.probes.load_state_dict(own | {n: values for n, values in probes.items() if values.shape == own[n].shape})
@@ -143,7 +146,9 @@ class PairTrainer(Trainer[PairConfig]):
             vlm = load_vlm(path, threads=None)
             weights, tokenizer, probes = vlm.model.state_dict(), vlm.tokenizer, dict[str, Any]()
         else:
-            state = _read_checkpoint(path)
+            state = read_checkpoint(path, "give a run's checkpoint.pt or a model folder")
+            if not {"model", "probes", "settings"} <= set(state):
+                raise ValueError(f"{path} is no checkpoint of this training: it lacks model, probes or settings")
             tokenizer = _load_processor(Path(state["settings"]["processor"])).tokenizer
             weights, probes = state["model"], state["probes"]
         if tokenizer_fingerprint(tokenizer) != tokenizer_fingerprint(self.processor.tokenizer):
@@ -151,14 +156,6 @@ class PairTrainer(Trainer[PairConfig]):
                 f"{path} has another tokenizer than {self.processor_folder}: make that folder with 'processor --like'"
             )
         return weights, probes
-
-    def _fit(self, weights: dict[str, Any], path: Path) -> None:
-        try:
-            self.model.load_state_dict(weights)
-        except RuntimeError:
-            raise ValueError(
-                f"{path} holds a model of another shape or tokenizer than this {self.config.role}"
-            ) from None
 
     def export(self, folder: Path) -> None:
         """Write the model folder: bf16 weights, config, processor, tokenizer, object names. OSError for a full disk."""
@@ -178,11 +175,7 @@ class PairTrainer(Trainer[PairConfig]):
                 total = dense = self.probes.eyes(see(self.model, batch.pixels), batch.cells)
                 figures[2] = dense.detach()
             else:
-                found = (
-                    ground(self.model, batch, self.probes)
-                    if wordless
-                    else compute(self.model, batch, self.probes, self.teacher)
-                )
+                found = compute(self.model, batch, self.probes, self.teacher, has_words=not wordless)
                 total = found.words + config.dense_weight * found.dense + config.asked_weight * found.asked
                 losses = torch.stack([found.words, found.dense, found.asked]).detach()
                 figures[1:4] = losses.double().cpu()
@@ -235,13 +228,6 @@ def _load_processor(folder: Path) -> Processor:
         ) from None
 
 
-def _read_checkpoint(path: Path) -> dict[str, Any]:
-    state = read_checkpoint(path, "give a run's checkpoint.pt or a model folder")
-    if not {"model", "probes", "settings"} <= set(state):
-        raise ValueError(f"{path} is no checkpoint of this training: it lacks model, probes or settings")
-    return state
-
-
 def _load_teacher(folder: str, tokenizer: Any, device: torch.device) -> Any:
     if not folder:
         return None
@@ -251,7 +237,7 @@ def _load_teacher(folder: str, tokenizer: Any, device: torch.device) -> Any:
     return vlm.model
 
 
-def _run(config: PairConfig, _: argparse.Namespace) -> int:
+def _run(config: PairConfig) -> int:
     """Train, then export where that is asked for.
 
     Raises ValueError for data, folders or settings of no use, and TrainingFailed, exporting nothing, for a training

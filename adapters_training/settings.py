@@ -1,4 +1,4 @@
-"""Settings of a long command: a YAML file, command-line options over it, one frozen struct that checks both.
+"""Commands and their settings: a YAML file, command-line options over it, one frozen struct that checks both.
 
 The struct is one of `speculation.settings`: descriptions are the options' help, limits are checked wherever a value
 comes from, and errors name the field.
@@ -7,8 +7,10 @@ comes from, and errors name the field.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -16,6 +18,27 @@ from speculation.settings import expanded, fields_of, path_flag
 
 S = TypeVar("S", bound=msgspec.Struct)
 CONFIG = "config"
+
+
+@dataclass(frozen=True)
+class Command(Generic[S]):
+    """A command `name`: `text` is its line in the help of all commands, `about` its own help."""
+
+    name: str
+    text: str
+    about: str | None
+    kind: type[S]
+    """Each field is an option, and a line of the YAML file that --config names."""
+    run: Callable[[S], int]
+    """Returns the exit status. Raises ValueError or OSError, in one sentence, for what cannot be done."""
+
+    def add(self, commands: Any) -> None:
+        """Register the command."""
+        line = commands.add_parser(
+            self.name, help=self.text, description=self.about, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        add_options(line, self.kind)
+        line.set_defaults(run=lambda options: self.run(read(self.kind, options)))
 
 
 def add_options(parser: argparse.ArgumentParser, kind: type[S]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 from dataclasses import dataclass
@@ -16,8 +15,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import Qwen2Tokenizer, Qwen2VLConfig, Qwen2VLForConditionalGeneration
 
 from adapters_training import wording
-from adapters_training.command import Command
 from adapters_training.records import Door, Frame, Seen, Task
+from adapters_training.settings import Command
 from speculation.language.prompts import ACTIONS, MOTIONS, Vocabulary
 from speculation.language.search_memory import SIDE_PHRASES, SearchMemory
 from speculation.vlm.processing import SPECIAL_TOKENS, Processor, build_processor
@@ -122,9 +121,6 @@ def corpus(vocabulary: Vocabulary, blockers: tuple[str, ...]) -> list[str]:
     def thing() -> Seen:
         return Seen(rng.choice(vocabulary.colours), rng.choice(vocabulary.classes), rng.choice(sides), rng.random() * 5)
 
-    def thing_name() -> str:
-        return f"{rng.choice(vocabulary.colours)} {rng.choice(vocabulary.classes)}"
-
     text = ["user\n", "assistant\n"]
     for _ in range(CORPUS_LINES):
         target = thing()
@@ -134,7 +130,7 @@ def corpus(vocabulary: Vocabulary, blockers: tuple[str, ...]) -> list[str]:
             target if rng.random() < 0.7 else None,
             rng.choice(ACTIONS).text,
             rng.choice(("search", "reached", "centre", "approach", "detour", "explore", "door", "return", "not here")),
-            rng.choice((*blockers, thing_name())),
+            rng.choice((*blockers, f"{rng.choice(vocabulary.colours)} {rng.choice(vocabulary.classes)}")),
             tuple(f"{action.text}{rng.choice(('', ' blocked'))}" for action in rng.sample(MOTIONS, 2)),
             query=rng.choice(("", "", f"find a {target.object_class}", f"find something {target.colour}")),
             memory=_walked(rng),
@@ -203,7 +199,7 @@ class ProcessorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     like: Annotated[Path | None, Meta(description="keep the tokenizer of this model, to go on from it")] = None
 
 
-def _run(config: ProcessorConfig, _: argparse.Namespace) -> int:
+def _run(config: ProcessorConfig) -> int:
     """Write the processor folder. Raises ValueError for a model to keep the tokenizer of that has none."""
     if config.like is None:
         print(write_processor(config.out, known_objects(), BLOCKERS))

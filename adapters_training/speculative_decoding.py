@@ -33,8 +33,6 @@ class Verification:
     """What the draft model gave for each of them, processed as the target's logits are."""
     hidden: dict[int, Tensor]
     """What comes out of the layers that were asked for, for the root and each drafted token."""
-    logits: Logits
-    """What the target gives for the root and each drafted token, processed."""
     verdict: Verdict
     processors: LogitsProcessors
     root: Context
@@ -105,7 +103,7 @@ class SpeculativeDecoder:
         logits = processors.process(to_numpy(final_logits(self._target, last)), contexts)
         verdict = self._rule.judge(tokens, parents, logits)
         self._cache.keep(0, [first, *(first + 1 + node for node in verdict.path)])
-        return Verification(tokens, draft_logits, hidden, logits, verdict, processors, context)
+        return Verification(tokens, draft_logits, hidden, verdict, processors, context)
 
 
 def cut(tokens: Sequence[int], eos: Collection[int]) -> tuple[int, ...]:

@@ -10,15 +10,14 @@ example:
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from adapters_training.command import Command
 from adapters_training.files import filling
+from adapters_training.settings import Command
 from speculation.vlm.folder import weight_files
 from speculation.vlm.memory import gigabytes
 from speculation.vlm.storage import store
@@ -31,7 +30,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     out: Annotated[Path, Meta(description="folder to write; it must not exist")]
 
 
-def _run(config: StoreConfig, _: argparse.Namespace) -> int:
+def _run(config: StoreConfig) -> int:
     """Store, and print the sizes. Raises ValueError or OSError for folders of no use."""
     if config.out.exists():
         raise ValueError(f"--out {config.out} exists already; give another folder")

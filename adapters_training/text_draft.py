@@ -29,9 +29,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from adapters_training.fed_head.acceptance import ModelDrafter, measure
 from adapters_training.frozen_target.batches import Batch
-from adapters_training.frozen_target.config import FrozenTargetConfig
 from adapters_training.frozen_target.hidden_states import read
-from adapters_training.frozen_target.trainer import FrozenTrainer
+from adapters_training.frozen_target.trainer import FrozenTargetConfig, FrozenTrainer
 from adapters_training.frozen_target.training import training_command
 from adapters_training.packing import IGNORE
 from adapters_training.shapes import parameters

@@ -168,7 +168,8 @@ class Trainer(ABC, Generic[C]):
 
     def autocast(self) -> Any:
         """Return the context in which forwards multiply in bfloat16 where the settings say so."""
-        return devices.autocast(self.config.mixed_precision, self.replicas.device)
+        is_half = self.config.mixed_precision is Precision.BF16
+        return torch.autocast(self.replicas.device.type, torch.bfloat16, enabled=is_half)
 
     def stream(self, first: int, last: int, workers: int) -> Iterator[list[Any]]:
         """Yield the batches that each of these steps learns from; so many processes prepare them ahead."""

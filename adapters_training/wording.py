@@ -102,15 +102,10 @@ def _name(colour: str, object_class: str) -> str:
     return f"{colour} {object_class}"
 
 
-def nearest_other(frame: Frame, task: Task) -> Seen | None:
-    """Return the nearest visible object that is not the target."""
-    others = [s for s in frame.seen if (s.colour, s.object_class) != (task.colour, task.object_class)]
-    return min(others, key=lambda s: s.distance, default=None)
-
-
 def _sight(frame: Frame, task: Task, rng: random.Random) -> str:
     """Return one wording of what is seen, with which a task's reasons begin."""
-    other = nearest_other(frame, task)
+    others = [seen for seen in frame.seen if (seen.colour, seen.object_class) != (task.colour, task.object_class)]
+    other = min(others, key=lambda seen: seen.distance, default=None)
     cue = len(frame.seen) + len(task.object_class)
     parts = []
     if task.seen is None:
@@ -139,15 +134,12 @@ def _sight(frame: Frame, task: Task, rng: random.Random) -> str:
 
 def reasoning(frame: Frame, task: Task, rng: random.Random) -> str:
     """Return one wording of what is seen and why the action follows."""
-    reasons = _WHY[_why(task)]
+    reason = task.reason
+    if reason == "approach":
+        reason = "forward" if task.action.startswith("forward") else "turn"
+    reasons = _WHY[reason]
     why = reasons[len(_asked(task)) % len(reasons)].format(blocker=task.blocker or "way")
     return f"{_sight(frame, task, rng)} {why}"
-
-
-def _why(task: Task) -> str:
-    if task.reason == "approach":
-        return "forward" if task.action.startswith("forward") else "turn"
-    return task.reason
 
 
 def answer(frame: Frame, task: Task, rng: random.Random, order: ResponseOrder = ResponseOrder.REASON_FIRST) -> str:

@@ -1,6 +1,6 @@
 """Learns from verdicts what one drafter decides by: acceptance, times, the exits' reliability, what drafting is worth.
 
-It outlives the step. Every event is told to `AcceptanceStats` once; its parts decide with what it has learned.
+It outlives the step. Every event is told once, to `AcceptanceStats` or to the part of it that it is about.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Controller:
         self.verify_s = average(self.verify_s, seconds)
 
     def linked(self, rtt_s: float | None) -> None:
-        """Take the link's own round trip.
+        """Take the link's own round trip, that of a ping, as a step begins; None where it has none yet.
 
         An edge that always sends ahead, to a verifier that never waits for it, has no round that is free of either.
         """
@@ -340,14 +340,6 @@ class AcceptanceStats:
         self.controller = Controller(rule, min(config.fixed_gamma, max_draft), largest)
         self.effort = Effort(config.effort)
         self.exits = ExitReliability()
-
-    def on_step(self, rtt_s: float | None) -> None:
-        """Take the link's round trip, that of a ping, as a step begins; None where it has none yet."""
-        self.controller.linked(rtt_s)
-
-    def on_prefill(self, crowded: bool) -> None:
-        """Take whether the edge's prefill had to share a processor with the verifier."""
-        self.effort.crowded = crowded
 
     def on_forward(self, seconds: float, abandoned: bool) -> None:
         """Take a draft forward that ended."""

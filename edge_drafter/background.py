@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TypeVar
 
-from edge_drafter.protocols import Clock
 from speculation.cancellation import Stop
 
 T = TypeVar("T")
@@ -34,20 +33,18 @@ def queued_s() -> float:
 
 
 class Background:
-    """Runs one piece of work at a time. `yields`: it leaves a processor that it has to share to others, see `run`.
+    """Runs one piece of work at a time."""
 
-    That is for a verifier on the same machine: the answer's first token waits for the verifier's prefill alone. The
-    verifier names its machine itself, see `speculation.machine_info`; whether both meet on one processor is measured.
-    """
+    def __init__(self) -> None:
+        self.yields = False
+        """Whether it leaves a processor that it has to share to others, see `run`.
 
-    def __init__(
-        self, yields: bool = False, queued: Callable[[], float] = queued_s, clock: Clock = time.perf_counter
-    ) -> None:
-        """`queued` returns for how many seconds the calling thread has waited for a processor."""
-        self.yields = yields
+        That is for a verifier on the same machine: the answer's first token waits for the verifier's prefill alone. The
+        verifier names its machine itself, see `speculation.machine_info`; whether both meet on one processor is
+        measured.
+        """
         self.crowded = False
         """Whether the latest work had to share its processor; known of work that yields."""
-        self._queued, self._clock = queued, clock
         self._worker = ThreadPoolExecutor(1, "prefill")
         self._go = threading.Event()
 
@@ -81,12 +78,12 @@ class Background:
         self._worker.shutdown()
 
     def _work(self, work: Callable[[Stop], T], unwanted: threading.Event) -> T:
-        began, queued = self._clock(), self._queued()
+        began, queued = time.perf_counter(), queued_s()
 
         def stop() -> bool:
             if self.yields and not self._go.is_set():
-                waited = self._queued() - queued
-                self.crowded = self.crowded or waited > max(LEAST_S, CROWDED * (self._clock() - began))
+                waited, passed = queued_s() - queued, time.perf_counter() - began
+                self.crowded = self.crowded or waited > max(LEAST_S, CROWDED * passed)
                 if self.crowded:
                     self._go.wait()
             return unwanted.is_set()

@@ -16,7 +16,6 @@ bins, so it depends on the counts alone. Lines beat bins of their own here: they
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -116,16 +115,13 @@ class Calibration:
         return True
 
 
-def fit_line(asked: Sequence[float] | Numbers, right: Sequence[float] | Numbers) -> tuple[float, float, float]:
+def fit_line(asked: Numbers, right: Numbers) -> tuple[float, float, float]:
     """Return a, b and c of one rank: the maximum a posteriori for its counts [DEPTHS x BINS], by Newton's method.
 
     The posterior is concave, so a step that is halved until it gains finds the maximum from anywhere.
     """
-    counts, hits = np.asarray(asked), np.asarray(right)
-    (seen,) = counts.nonzero()
-    inputs, counts, hits = _INPUTS[seen], counts[seen], hits[seen]
-    if not seen.size:
-        return float(_PRIOR[0]), float(_PRIOR[1]), float(_PRIOR[2])
+    (seen,) = asked.nonzero()
+    inputs, counts, hits = _INPUTS[seen], asked[seen], right[seen]
     line, loss = _PRIOR, _loss(_PRIOR, inputs, counts, hits)
     for _ in range(_MOST_STEPS):
         share = 0.5 + 0.5 * np.tanh(0.5 * (inputs @ line))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +14,10 @@ from speculation.cancellation import Abandoned, Stop
 from speculation.distributions import Logits
 from speculation.wire import ROOT, Jpegs
 
+M = TypeVar("M", bound=DraftModel)
 
-class PacedModel:
+
+class PacedModel(Generic[M]):
     """A draft model whose forwards take at least `draft_s` seconds: the real work, then a wait for the rest.
 
     Serves device profiles: the tokens are the model's own, only the time is declared. Prefill is not paced.
@@ -22,11 +25,11 @@ class PacedModel:
 
     def __init__(
         self,
-        model: DraftModel,
+        model: M,
         draft_s: float,
         clock: Clock = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
-        layers: int = 8,
+        layers: int = 1,
     ) -> None:
         """`layers`: how often `stop` is called in a declared forward."""
         self._model = model
@@ -78,28 +81,18 @@ class PacedModel:
         return logits
 
 
-class PacedFedModel(PacedModel):
+class PacedFedModel(PacedModel[FedModel]):
     """A fed head with declared times: `draft_s` is that of a forward over one level of a tree."""
-
-    def __init__(
-        self,
-        model: FedModel,
-        draft_s: float,
-        clock: Clock = time.perf_counter,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        super().__init__(model, draft_s, clock, sleep, layers=1)
-        self._fed = model
 
     @property
     def tokens(self) -> npt.NDArray[np.int64]:
-        return self._fed.tokens
+        return self._model.tokens
 
     @property
     def root_is_new(self) -> bool:
-        return self._fed.root_is_new
+        return self._model.root_is_new
 
     def feed(self, tokens: Sequence[int], end: int, packed: bytes) -> None:
         """Take features, which is no forward and so not paced."""
-        self._fed.feed(tokens, end, packed)
-        self._root_is_fed = not self._fed.root_is_new
+        self._model.feed(tokens, end, packed)
+        self._root_is_fed = not self._model.root_is_new

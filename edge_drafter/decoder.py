@@ -16,21 +16,20 @@ import torch
 
 from edge_drafter.background import Background
 from edge_drafter.draft_models import DraftModels, LoadedDraft, load_draft_models
-from edge_drafter.drafter import Drafter
+from edge_drafter.drafter import Drafter, sources_of
 from edge_drafter.image_dependence import SwapTest, swap_test
 from edge_drafter.link import LinkConfig, LinkState, ZmqLink, load_keys
 from edge_drafter.question import CANCELLED, AnswerLate, Cancelled, Question, Reply, VerifierLost, VerifierRefused
 from edge_drafter.settings import EdgeConfig, Mode
-from edge_drafter.sources.choice import sources_of
 from edge_drafter.stats import DecodingStats
 from edge_drafter.step import Interruption, StepInterrupted, StepRequest, StepResult
 from edge_drafter.verifier import Verifier
 from speculation.cancellation import Abandoned
 from speculation.connection import give_back_memory
-from speculation.language.grammar import FREE
+from speculation.language.grammar import FREE, grammar_for
 from speculation.language.prompts import Vocabulary
 from speculation.language.thinking import begun, reader
-from speculation.links import LinkConditions, declared_name, load_link
+from speculation.links import declared_name, load_link
 from speculation.logits_processors import RepetitionPenalty
 from speculation.machine_info import machine_id
 from speculation.profiles import load_profile
@@ -55,17 +54,10 @@ def _never() -> bool:
 class EdgeDecoder:
     """Decodes one step at a time. Satisfies `spec_vlm_nav.navigator.Decoder`."""
 
-    def __init__(
-        self,
-        config: EdgeConfig,
-        trace: Trace | None = None,
-        vlm: LoadedDraft | None = None,
-        conditions: LinkConditions | None = None,
-    ) -> None:
+    def __init__(self, config: EdgeConfig, trace: Trace | None = None, vlm: LoadedDraft | None = None) -> None:
         """Load the draft model and start connecting, without waiting for the verifier; mode `edge` has no link.
 
-        `vlm`: the draft model where it is loaded already; several decoders may share it. `conditions`: a link that has
-        no name, in place of the config's.
+        `vlm`: the draft model where it is loaded already; several decoders may share it.
 
         Raises ValueError, in one sentence, for a model folder, predictor, profile, link, mode, address or keys that
         cannot be used.
@@ -74,8 +66,7 @@ class EdgeDecoder:
         self.profile = load_profile(config.profile or "raw")
         way = config.connection
         one_way = self.profile.one_way_s if way.rtt_s is None else way.rtt_s / 2.0
-        named = conditions if conditions is not None else load_link(way.link)
-        self.conditions = named.delayed(one_way + way.extra_rtt_s / 2.0)
+        self.conditions = load_link(way.link).delayed(one_way + way.extra_rtt_s / 2.0)
         keys = load_keys(Path(way.keys)) if way.keys else None
         self.trace = trace if trace is not None else Trace()
         models = load_draft_models(config, self.profile, vlm)
@@ -167,18 +158,16 @@ class EdgeDecoder:
             self._wanted.clear()
             return self._decode(prompt, jpeg, limit, chosen)
 
-    def objects(
-        self, limit_s: float, cancelled: Callable[[], bool] = _never, mode: str | None = None
-    ) -> Vocabulary | None:
+    def objects(self, limit_s: float, mode: str | None = None) -> Vocabulary | None:
         """Return the objects that the model which answers was trained to find; None where it takes any instruction.
 
         The target's, as the verifier reports them; in mode `edge` (`mode`, or else the config's) the draft model's own.
         Waits for a lost verifier as `decode` does, at most `limit_s` seconds. Raises VerifierLost where it cannot be
-        reached or refuses, Cancelled soon after `cancelled` returns True.
+        reached or refuses.
         """
         if not Mode(mode or self.config.decoding.mode).needs_link:
             return self._objects
-        _, welcome = self._verifier.connected(min(self._verifier.patience_s, limit_s), cancelled)
+        _, welcome = self._verifier.connected(min(self._verifier.patience_s, limit_s), _never)
         return Vocabulary.of(welcome.colours, welcome.classes, welcome.form)
 
     def swap_test(self, prompt: str, answer: str, jpeg: Jpegs, other: Jpegs) -> SwapTest | None:
@@ -267,7 +256,8 @@ class EdgeDecoder:
                 question.begun(begun(self._thinking))
             if sent is None:
                 sent = self._scaled(jpeg) if mode.needs_link else jpeg
-            grammar = models.grammar(prompt, eos, self._thinking)
+            grammars = models.grammars
+            grammar = None if grammars is None else grammars.of(grammar_for(prompt), eos, self._thinking)
             max_tokens = self.config.decoding.max_tokens
             if grammar is not None and max_tokens < grammar.least_tokens:
                 raise VerifierRefused(

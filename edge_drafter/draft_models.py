@@ -15,7 +15,7 @@ from edge_drafter.protocols import DraftModel, FedModel
 from edge_drafter.settings import EdgeConfig
 from speculation.fed.files import load_head
 from speculation.fed.session import FedSession
-from speculation.language.grammar import FREE, Automaton, Grammars, grammar_for, grammars_of
+from speculation.language.grammar import FREE, Grammars, grammars_of
 from speculation.language.prompts import Vocabulary
 from speculation.predictor import OFF, Predictor, find
 from speculation.profiles import DeviceProfile
@@ -27,7 +27,6 @@ from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.vlm.settings import ModelSettings
 from speculation.vlm.speed import announce
-from speculation.wire import Thinking
 
 _log = logging.getLogger(__name__)
 LoadedDraft: TypeAlias = "Vlm | LlamaCppModel"
@@ -49,11 +48,6 @@ class DraftModels:
     fed: FedModel | None = None
     features: str = ""
     """The fingerprint of the features that the fed head needs."""
-
-    def grammar(self, prompt: str, ends: tuple[int, ...], thinking: Thinking | None) -> Automaton | None:
-        """Return what the answer to `prompt` must look like, of a model with these ends and this thinking; None where
-        it is free."""
-        return None if self.grammars is None else self.grammars.of(grammar_for(prompt), ends, thinking)
 
 
 def load_draft_models(config: EdgeConfig, profile: DeviceProfile, loaded: LoadedDraft | None = None) -> DraftModels:

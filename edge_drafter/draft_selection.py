@@ -91,11 +91,12 @@ class DraftSelector:
         nodes = self._cuts.get(anchor)
         if nodes is None:
             limit = min(self._config.draft_tokens, self._max_draft)
-            nodes = self._tree.best_nodes(anchor, limit, self.room(anchor), self._config.least, self._ends)
+            tree = self._tree
+            likeliest = tree.likeliest_first(anchor, self.room(anchor), self._config.least, self._ends)
+            nodes = list(itertools.islice(likeliest, limit))
             chain = self.path(anchor, min(self.need(anchor), limit))
             if not set(chain).issubset(nodes):
                 others = [node for node in nodes if node not in chain][: limit - len(chain)]
-                tree = self._tree
                 nodes = sorted([*chain, *others], key=lambda node: (-tree[node].reach, node))
             self._cuts[anchor] = nodes
         return nodes
@@ -106,8 +107,8 @@ class DraftSelector:
 
     def value(self, anchor: int, nodes: Sequence[int]) -> float:
         """Return how many tokens of a draft are expected to stand."""
-        reach = self._tree[anchor].reach
-        return self._tree.total_reach(nodes) / reach if reach > 0.0 else 0.0
+        tree, reach = self._tree, self._tree[anchor].reach
+        return sum([tree[node].reach for node in nodes]) / reach if reach > 0.0 else 0.0
 
     def unfed(self, anchor: int, leaves: list[int]) -> list[int]:
         """Return `leaves` and the likeliest other unfed nodes behind `anchor`, as many as one forward takes."""

@@ -1,4 +1,4 @@
-"""The drafter: one for every mode. It answers one request after another."""
+"""The drafter: one for every mode, with the sources of drafts that it uses. It answers one request after another."""
 
 from __future__ import annotations
 
@@ -8,15 +8,46 @@ from dataclasses import replace
 
 from edge_drafter.acceptance_stats import AcceptanceStats
 from edge_drafter.background import Background
-from edge_drafter.edge_only import decode_alone
 from edge_drafter.loop import StepLoop
-from edge_drafter.protocols import Clock, Link
-from edge_drafter.question import Question
+from edge_drafter.protocols import Clock, DraftModel, FedModel, Link
+from edge_drafter.question import CANCELLED, Question
 from edge_drafter.settings import DraftingConfig
 from edge_drafter.sources import DraftSource
-from edge_drafter.step import Step, StepRequest, StepResult
+from edge_drafter.sources.fed import FedSource
+from edge_drafter.sources.model import ModelSource
+from edge_drafter.sources.ngrams import NgramSource
+from edge_drafter.sources.server import ServerSource
+from edge_drafter.step import Interruption, Step, StepRequest, StepResult
+from edge_drafter.tracing import StepTrace
+from speculation.cancellation import Abandoned
+from speculation.predictor import Predictor
 from speculation.trace import Trace
 from speculation.wire import MAX_DRAFT_TOKENS
+
+
+def sources_of(
+    config: DraftingConfig,
+    model: DraftModel | None,
+    predictor: Predictor | None = None,
+    fed: FedModel | None = None,
+) -> tuple[DraftSource, ...]:
+    """Return new draft sources for these settings, those that need no forward first.
+
+    `predictor` is the draft model's own. `fed` drafts in its place wherever a verifier feeds it. Raises ValueError
+    where the settings need a model and there is none.
+    """
+    sources: list[DraftSource] = []
+    if config.self_draft:
+        sources.append(ServerSource(config.fixed_gamma, config.draft_tokens))
+    if config.ngrams:
+        sources.append(NgramSource())
+    if fed is not None and config.drafts and config.needs_link:
+        sources.append(FedSource(fed))
+    elif config.drafts or not config.needs_link:
+        if model is None:
+            raise ValueError("this mode drafts on the edge: it needs a draft model")
+        sources.append(ModelSource(model, predictor))
+    return tuple(sources)
 
 
 class Drafter:
@@ -66,7 +97,7 @@ class Drafter:
         if self._link is None or not self.config.needs_link:
             request = replace(request, sampling=request.sampling.alone)
             # Sources that need no forward come first.
-            return decode_alone(self._step(request, question), self._sources[-1], self._trace)
+            return _decode_alone(self._step(request, question), self._sources[-1], self._trace)
         result = StepLoop(self._step(request, question), self._sources, self._link, self._trace, self._background).run()
         for source in self._sources:
             source.end(result.tokens)
@@ -74,3 +105,50 @@ class Drafter:
 
     def _step(self, request: StepRequest, question: Question | None) -> Step:
         return Step(self.config, request, self.acceptance, self._clock, self._max_draft, question, self._cpu_clock)
+
+
+def _decode_alone(step: Step, source: DraftSource, trace: Trace) -> StepResult:
+    """Mode edge: return the answer of a source that can grow the tree by itself, which nothing verifies.
+
+    Raises StepInterrupted.
+    """
+    answer, tree, stats = step.answer, step.tree, step.stats
+    spans = StepTrace(trace, step.request.step, step.started, step.request.trace)
+    try:
+        try:
+            source.begin(step)
+            source.read(step.stop)
+        except ValueError as error:
+            raise step.interrupted(Interruption.UNREADABLE, str(error)) from error
+        except Abandoned:
+            raise step.interrupted(Interruption.CANCELLED, CANCELLED) from None
+        now = step.clock()
+        stats.prefill_s = now - step.started
+        spans.prefill(step.started, now)
+        while not answer.done:
+            if step.is_late(step.clock()):
+                raise step.interrupted(Interruption.DEADLINE, step.too_late)
+            if step.cancelled:
+                raise step.interrupted(Interruption.CANCELLED, CANCELLED)
+            started = step.clock()
+            token = None if step.jump_forward is None or not step.config.forced else step.jump_forward.only
+            if token is None:
+                try:
+                    with spans.drafting():
+                        source.grow([tree.root], step.stop)
+                except Abandoned:
+                    continue
+                stats.add_forward(step.clock() - started, verifying=False, abandoned=False)
+                token = tree[tree.likeliest_path(tree.root, 1)[0]].token
+            source.commit(tree.reroot([token]), None)
+            if step.jump_forward is not None:
+                step.jump_forward.follow([token])
+            answer.append([token])
+            if stats.first_commit_s is None:
+                stats.first_commit_s = step.clock() - step.started
+            step.show()
+    except (ValueError, ArithmeticError) as error:
+        raise step.interrupted(Interruption.FAILED, str(error)) from error
+    finally:
+        spans.step(stats, step.finish())
+    return StepResult(tuple(answer.tokens), stats)

@@ -24,8 +24,7 @@ import msgspec
 import zmq
 import zmq.auth
 
-from edge_drafter.emulated_link import EmulatedLinkSocket
-from edge_drafter.link_socket import LinkSocket
+from edge_drafter.link_socket import EmulatedLinkSocket, LinkSocket
 from edge_drafter.protocols import Clock
 from edge_drafter.step_exchange import LinkState, StepExchange
 from edge_drafter.verifier_route import Place, RedirectRefused, Route, check_verifier
@@ -88,15 +87,6 @@ class Keys:
     folder: Path | None = None
     """Where they were read."""
 
-    def again(self) -> Keys:
-        """Return what the folder holds now; these where they are from none, or it holds none that can be used."""
-        if self.folder is None:
-            return self
-        try:
-            return load_keys(self.folder)
-        except ValueError:
-            return self
-
 
 def load_keys(folder: Path) -> Keys:
     """Read `server.key` and the robot's one `NAME.key_secret`. Raises ValueError, naming what is missing."""
@@ -149,7 +139,8 @@ class ZmqLink(StepExchange):
         why = f"looking for a verifier at {config.address}"
         super().__init__(threading.Condition(), clock, config.hello.vocabulary, why)
         self.config = config
-        self._welcome: Welcome | None = None
+        self.welcome: Welcome | None = None
+        """What the verifier is and takes; None before the first handshake."""
         self._greeted = False
         """Whether the verifier has answered Hello, and knows the session as far as is known here."""
         self._keys = keys = config.keys
@@ -162,7 +153,8 @@ class ZmqLink(StepExchange):
         self._again_at = -math.inf
         """When a verifier that was full, or that is one redirect too many, may be asked again."""
         self._received_at: float | None = None
-        self._rtt: float | None = None
+        self.rtt_s: float | None = None
+        """Smoothed round trip of a ping in seconds; None before the first."""
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -173,19 +165,9 @@ class ZmqLink(StepExchange):
     # -- for any thread
 
     @property
-    def welcome(self) -> Welcome | None:
-        """What the verifier is and takes; None before the first handshake."""
-        return self._welcome
-
-    @property
     def has_elsewhere(self) -> bool:
         """Whether another verifier may go on with a step that this one loses."""
         return self._route.is_one_of_many
-
-    @property
-    def rtt_s(self) -> float | None:
-        """Smoothed round trip of a ping in seconds; None before the first."""
-        return self._rtt
 
     def close(self) -> None:
         """Stop the thread and free the socket; safe to repeat."""
@@ -226,8 +208,11 @@ class ZmqLink(StepExchange):
         """Return the keys that a verifier there may have, and this robot's pair; None for plain text."""
         if self._keys is None:
             return None
-        # A server's key may be replaced while the robot is on its way, and whoever does it copies files only.
-        keys = self._keys = self._keys.again()
+        if self._keys.folder is not None:
+            # A server's key may be replaced while the robot is on its way, and whoever does it copies files only.
+            with contextlib.suppress(ValueError):
+                self._keys = load_keys(self._keys.folder)
+        keys = self._keys
         # A place that a redirect named may have taken up the next key since.
         first = place.server_key if self._route.is_sent else keys.server
         servers = dict.fromkeys((first, keys.server, keys.next_server))
@@ -245,7 +230,7 @@ class ZmqLink(StepExchange):
         limit = self.config.silent_s + self.config.conditions.longest_trip_s
         while not self._stopping:
             now = self._clock()
-            if self._greeted and self._state is LinkState.BUSY and now >= self._again_at:
+            if self._greeted and self.state is LinkState.BUSY and now >= self._again_at:
                 self._become_nominal()
             if not self._greeted and now >= max(hello_at, self._again_at):
                 self._outbox.clear()
@@ -276,13 +261,13 @@ class ZmqLink(StepExchange):
                 self._route.leave()
                 self._again_at = max(self._again_at, self._route.full_until)
                 return
-            busy = self._greeted and self._state is LinkState.BUSY
+            busy = self._greeted and self.state is LinkState.BUSY
             due = min(ping_at, self._again_at if busy else math.inf) if self._greeted else max(hello_at, self._again_at)
             connection.wait(min(due, now + limit), self._wake_out, self._clock())
 
     def _take(self, payload: bytes, pings: dict[int, float], connection: LinkSocket, now: float) -> bool:
         """Handle one message; return whether a new Hello is due at once."""
-        nominal = self._state is LinkState.NOMINAL
+        nominal = self.state is LinkState.NOMINAL
         if kind_of(payload) in STEP_KINDS:
             if nominal:
                 self._keep(payload)
@@ -307,7 +292,7 @@ class ZmqLink(StepExchange):
         elif isinstance(message, Pong):
             sent = pings.pop(message.nonce, None)
             if sent is not None:
-                self._rtt = now - sent if self._rtt is None else self._rtt + RTT_WEIGHT * (now - sent - self._rtt)
+                self.rtt_s = now - sent if self.rtt_s is None else self.rtt_s + RTT_WEIGHT * (now - sent - self.rtt_s)
         elif isinstance(message, Busy):
             return self._turn_away(message, now)
         elif isinstance(message, Redirect):
@@ -331,7 +316,7 @@ class ZmqLink(StepExchange):
 
     def _hello(self) -> Hello:
         """Return what greets the verifier at the route's place."""
-        session = self._welcome.session if self._welcome is not None else ""
+        session = self.welcome.session if self.welcome is not None else ""
         return msgspec.structs.replace(
             self.config.hello, resume=session, ticket=self._route.ticket, prefix=self._prefix
         )
@@ -401,13 +386,13 @@ class ZmqLink(StepExchange):
             return
         if self._greeted:
             return
-        self._greeted, self._welcome = True, welcome
+        self._greeted, self.welcome = True, welcome
         self._epoch += 1
         self._route.arrived()
         self._become_nominal()
 
     def _become_nominal(self) -> None:
-        model = self._welcome.model if self._welcome is not None else ""
+        model = self.welcome.model if self.welcome is not None else ""
         self._become(LinkState.NOMINAL, f"{self._where} serves {printable(model, 64)}")
 
     def _fall_silent(self, seconds: float, ended: bool, connection: LinkSocket) -> None:
@@ -423,18 +408,18 @@ class ZmqLink(StepExchange):
             else:
                 self._become(LinkState.SILENT, f"nothing received from {self._where} for {seconds:.1f} s")
         elif connection.refusal:
-            state = LinkState.CONNECTING if self._state is LinkState.BUSY else self._state
+            state = LinkState.CONNECTING if self.state is LinkState.BUSY else self.state
             self._become(state, connection.refusal)
-        elif self._state in (LinkState.CONNECTING, LinkState.BUSY):
+        elif self.state in (LinkState.CONNECTING, LinkState.BUSY):
             why = connection.absence or f"no verifier answers at {self._route.place.address}; is it running there?"
             self._become(LinkState.CONNECTING, why)
 
     def _explain(self, connection: LinkSocket) -> None:
         """Say why nobody is reached before silence shows it. A name without an address is final for now, as a refusal,
         for a robot that was never served: waiting rarely changes it."""
-        final = connection.unresolved and self._welcome is None and not self._route.has_others
+        final = connection.unresolved and self.welcome is None and not self._route.has_others
         if final:
             self._unresolved = True
             self._become(LinkState.REFUSED, connection.absence)
-        elif self._state is LinkState.CONNECTING:
+        elif self.state is LinkState.CONNECTING:
             self._become(LinkState.CONNECTING, connection.absence)

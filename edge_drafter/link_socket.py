@@ -19,6 +19,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from speculation.address import host_of, resolve
 from speculation.connection import Undelivered, give_back_memory, hang_up
+from speculation.links import LinkConditions
 from speculation.wire import MAX_MESSAGE_BYTES
 
 _log = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ NEXT_KEY_S = 0.2
 """How soon after a handshake that failed the next server key is tried."""
 TRIM_S = 0.5
 """When ZeroMQ has freed what a connection that was ended had under way."""
+MOST_WAITING, MOST_WAITING_BYTES = 1024, 2 * MAX_MESSAGE_BYTES
+"""Received messages that may wait for their time of arrival; what comes beyond them is dropped."""
 
 
 class LinkSocket:
@@ -249,3 +252,47 @@ class LinkSocket:
             self._undelivered = None
             self._trim_at = time.monotonic() + TRIM_S
         return size
+
+
+class EmulatedLinkSocket(LinkSocket):
+    """A connection under declared conditions: each way its messages take as long as such a link would need for them."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        address: str,
+        curve: tuple[tuple[bytes, ...], bytes, bytes] | None,
+        conditions: LinkConditions,
+        started: float,
+    ) -> None:
+        """`started`: when the link began, from which declared blackouts count."""
+        super().__init__(context, address, curve)
+        self._up, self._down = conditions.ways(started)
+        self._waiting_bytes = 0
+
+    def put(self, payload: bytes, now: float) -> None:
+        """Send a payload; it leaves when it would have arrived."""
+        self._up.put(payload, len(payload), now)
+
+    def turn(self, now: float) -> Iterator[bytes]:
+        """Send and receive what is due; yield the payloads that would have arrived by now."""
+        while (payload := self._up.take(now)) is not None:
+            super().put(payload, now)
+        for payload in super().turn(now):
+            has_room = len(self._down) < MOST_WAITING and self._waiting_bytes + len(payload) <= MOST_WAITING_BYTES
+            if has_room and self._down.put(payload, len(payload), now) < math.inf:
+                self._waiting_bytes += len(payload)
+        while (payload := self._down.take(now)) is not None:
+            self._waiting_bytes -= len(payload)
+            yield payload
+
+    def wait(self, until: float, wake: socket.socket, now: float) -> None:
+        """Return when something is due or has arrived, at the latest at `until`."""
+        super().wait(min(until, self._up.due, self._down.due), wake, now)
+
+    def close(self) -> None:
+        """Close the connection and drop what is under way; safe to repeat."""
+        super().close()
+        self._up.clear()
+        self._down.clear()
+        self._waiting_bytes = 0

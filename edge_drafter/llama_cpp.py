@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -142,6 +142,9 @@ def _reason() -> str:
 class LlamaCppModel:
     """A GGUF file's weights, its eyes where it has any, and what belongs to them. Holds no state of a step."""
 
+    repetition_penalty = 1.0
+    """A GGUF file asks for none."""
+
     def __init__(self, files: GgufFiles, settings: ModelSettings) -> None:
         """Load the files. Weights stay as the file has them; keys, values and attention are in 16 bits where
         `settings.dtype` is of 16 bits, else in float32.
@@ -153,13 +156,27 @@ class LlamaCppModel:
         metadata = read_metadata(files.weights)
         check_language_model(files.weights, metadata)
         self.files, self.settings = files, settings
+        self.name, self.folder = files.weights.name, files.weights.parent
+        """The name of its file, and the folder, in which what belongs to the model lies, too."""
+        self.device = settings.devices[0]
+        """Where the layers are."""
         self.processor: Processor = gguf_processor(files.weights, metadata)
+        self.tokenizer: Any = self.processor.tokenizer
+        """The tokenizer of the file, or of its folder."""
+        self.vocabulary = len(self.tokenizer)
+        """To which logits are cut."""
         self.fingerprint = gguf_fingerprint(files)
         self.tokenizer_fingerprint = tokenizer_fingerprint(self.processor.tokenizer)
         library = self.library = _library()
         self._check_device()
         self.pointer = self._load()
         weakref.finalize(self, library.llama_model_free, self.pointer)
+        self.num_layers = int(library.llama_model_n_layer(self.pointer))
+        """Decoder layers."""
+        self.context = int(library.llama_model_n_ctx_train(self.pointer))
+        """Most tokens of prompt and answer that the model was made for."""
+        self.weight_bytes = int(library.llama_model_size(self.pointer))
+        """Bytes of the language model's weights."""
         if library.llama_model_is_recurrent(self.pointer) or library.llama_model_is_hybrid(self.pointer):
             raise ModelFolderError(
                 f"{files.weights} has recurrent layers, which cannot grow a token tree; take another"
@@ -167,67 +184,19 @@ class LlamaCppModel:
         self._words = library.llama_model_get_vocab(self.pointer)
         self.eos = self._end_tokens()
         self.eyes = _Eyes(self, files.eyes) if files.eyes is not None else None
-        if self.eyes is not None:
-            self.processor = replace(self.processor, frames=QwenFrames.of())
-
-    @property
-    def name(self) -> str:
-        """The name of its file."""
-        return self.files.weights.name
-
-    @property
-    def folder(self) -> Path:
-        """The folder of its file, in which what belongs to the model lies, too."""
-        return self.files.weights.parent
-
-    @property
-    def tokenizer(self) -> Any:
-        """The tokenizer of the file, or of its folder."""
-        return self.processor.tokenizer
-
-    @cached_property
-    def vocabulary(self) -> int:
-        """len(tokenizer), to which logits are cut."""
-        return len(self.processor.tokenizer)
-
-    @property
-    def sees_images(self) -> bool:
+        self.sees_images = self.eyes is not None
         """Whether a vision tower came with the model."""
-        return self.eyes is not None
+        if self.sees_images:
+            self.processor = replace(self.processor, frames=QwenFrames.of())
 
     @property
     def thinking(self) -> Thinking | None:
         """How the model thinks before it answers, by its chat template; None: it does not."""
         return self.processor.thinking
 
-    @property
-    def repetition_penalty(self) -> float:
-        """1: a GGUF file asks for none."""
-        return 1.0
-
     def words(self, prompt: str) -> Ints:
         """Return the tokens of the chat around a prompt, without images. Raises ValueError for one it cannot take."""
         return self.processor.encode_text(prompt)
-
-    @property
-    def num_layers(self) -> int:
-        """Decoder layers."""
-        return int(self.library.llama_model_n_layer(self.pointer))
-
-    @property
-    def context(self) -> int:
-        """Most tokens of prompt and answer that the model was made for."""
-        return int(self.library.llama_model_n_ctx_train(self.pointer))
-
-    @property
-    def device(self) -> str:
-        """Where the layers are."""
-        return self.settings.devices[0]
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the language model's weights."""
-        return int(self.library.llama_model_size(self.pointer))
 
     def encode(self, prompt: str, image: Jpegs) -> list[int | Frame]:
         """Return the tokens of the chat around a prompt, with frames where they stand, if it has a vision tower.

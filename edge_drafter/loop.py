@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
@@ -57,7 +58,7 @@ class StepLoop:
     """
 
     def __init__(
-        self, step: Step, sources: Sequence[DraftSource], link: Link, trace: Trace, background: Background | None = None
+        self, step: Step, sources: Sequence[DraftSource], link: Link, trace: Trace, background: Background | None
     ) -> None:
         """`background` runs the sources' prefill; without it messages are taken between the prefill's layers."""
         self._step = step
@@ -120,14 +121,14 @@ class StepLoop:
             left, key=request.key, round_trip_s=max(0.0, self._link.rtt_s or 0.0), early=step.asks_exits,
             trace=request.trace, grammar=request.grammar_name,
         )  # fmt: skip
-        step.acceptance.on_step(self._link.rtt_s)
+        step.acceptance.controller.linked(self._link.rtt_s)
         for source in self._sources:
             message = source.announce(message)
         if self._drafter is None:
             # Hints are of use to a step that is not drafted for; features and early tokens are not.
             message = msgspec.structs.replace(message, features=False, early=False)
         if step.question is not None:
-            step.question.begins(self._cancel_step)
+            step.question.begins(partial(self._end_step, CANCELLED))
         self._link.send(message)
         # A cancel in between may have sent its EndStep before the step began.
         self._check_wanted()
@@ -153,7 +154,7 @@ class StepLoop:
         except ValueError as error:
             raise self._interrupted(Interruption.UNREADABLE, str(error)) from error
         if self._background is not None:
-            step.acceptance.on_prefill(self._background.crowded)
+            step.acceptance.effort.crowded = self._background.crowded
         drafter.has_read()
         now = step.clock()
         step.stats.prefill_s += now - started
@@ -336,11 +337,8 @@ class StepLoop:
         self._step.stats.interruptions += 1
         return self._step.interrupted(cause, message, code)
 
-    def _cancel_step(self) -> None:
-        """End the step at the verifier; for any thread, and without waiting for a draft forward under way."""
-        self._end_step(CANCELLED)
-
     def _end_step(self, reason: str) -> None:
+        """End the step at the verifier; for any thread, and without waiting for a draft forward under way."""
         with contextlib.suppress(LinkLost):
             self._link.send(EndStep(self._step.request.step, reason[:MAX_TEXT_CHARS]))
 

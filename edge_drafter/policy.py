@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from edge_drafter.branches import Branch, BranchQueue
 from edge_drafter.in_flight import SentDraft
 from edge_drafter.settings import BranchOrder
 from edge_drafter.step import Step
@@ -15,6 +16,51 @@ MAX_AHEAD = 12
 """Drafts in flight at a time; a verifier holds a few more."""
 OUTRUN = 2.0
 """A draft forward is given up for a place that an exit names, where that is so many times as likely."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A place where the verdict may land; `want` tokens are to be drafted behind node `anchor`.
+
+    `score` is the confidence that it lands there.
+    """
+
+    anchor: int
+    want: int
+    score: float
+
+
+class BranchQueue:
+    """Branches of one verification in the order of a policy (Early Exits, Appendix A: queue Q_p by confidence)."""
+
+    def __init__(self, policy: BranchOrder, limit: int) -> None:
+        self._policy = policy
+        self._limit = limit
+        self._random = random.Random(0)
+        self._branches: dict[int, Branch] = {}
+        self._lots: dict[int, float] = {}
+
+    def keep(self, wanted: Callable[[int], bool]) -> None:
+        """Forget the branches at anchors that are not `wanted` any more."""
+        for anchor in [anchor for anchor in self._branches if not wanted(anchor)]:
+            del self._branches[anchor], self._lots[anchor]
+
+    def put(self, branch: Branch) -> None:
+        """Add a branch; one that is known keeps its place of arrival and the larger of both scores and wants."""
+        known = self._branches.get(branch.anchor)
+        if known is not None:
+            branch = Branch(branch.anchor, max(known.want, branch.want), max(known.score, branch.score))
+        self._branches[branch.anchor] = branch
+        self._lots.setdefault(branch.anchor, self._random.random())
+
+    def best(self) -> list[Branch]:
+        """Return the branches worth drafting, first the one to draft first; at most `limit`."""
+        branches = list(self._branches.values())
+        if self._policy in (BranchOrder.PRIORITY, BranchOrder.CONFIDENCE):
+            branches.sort(key=lambda branch: -branch.score)
+        elif self._policy is BranchOrder.RANDOM:
+            branches.sort(key=lambda branch: self._lots[branch.anchor])
+        return branches[: self._limit]
 
 
 class Policy:
@@ -172,16 +218,10 @@ class Policy:
         """Return the nodes whose common draft forward pays most now; empty where none is worth its effort."""
         known = (self._events, self._tree.version)
         if self._leaves_at != known:
-            leaves = [leaf for leaf in self._likely_leaves() if self._tree[leaf].proposals != ()]
-            self._leaves = leaves if leaves and self._is_worth(leaves) else []
-            self._leaves_at = known
+            effort, leaves = self._effort, [leaf for leaf in self._likely_leaves() if self._tree[leaf].proposals != ()]
+            is_worth = effort.is_free or effort.is_worth(self._places(leaves), self._controller.draft_s)
+            self._leaves, self._leaves_at = leaves if is_worth else [], known
         return self._leaves
-
-    def _is_worth(self, leaves: Sequence[int]) -> bool:
-        """Whether a forward over `leaves` is worth its effort."""
-        if self._effort.is_free:
-            return True
-        return self._effort.is_worth(self._places(leaves), self._controller.draft_s)
 
     def _places(self, leaves: Sequence[int]) -> list[tuple[int, float]]:
         """Return where a forward over `leaves` proposes, as `Effort.is_worth` takes it."""
@@ -196,7 +236,7 @@ class Policy:
             if selector.is_full(root):
                 return selector.unfed(root, [])
             return self._ends_of_draft()
-        if not self._config.predrafts:
+        if not (self._config.own_guess or self._config.early_tokens):  # nothing is drafted while a verification runs
             return self._ends_of_draft() if self._config.preverify and not selector.is_full(root) else []
         if len(tree) >= self._config.max_nodes:
             return []
@@ -253,10 +293,6 @@ class Policy:
 
     # --- what has happened
 
-    def on_forward(self) -> None:
-        """Take the end of a draft forward."""
-        self._happened()
-
     def on_sent(self, draft: SentDraft) -> None:
         """Take a draft that was sent; what follows it is a branch."""
         selector, anchor, nodes = self._selector, draft.anchor, draft.nodes
@@ -270,23 +306,24 @@ class Policy:
         if self._config.own_guess:
             is_chain = draft.message.parents is None
             self._open_branch(nodes[-1] if nodes and is_chain else selector.end(anchor, selector.need(anchor)))
-        self._happened()
+        self.happened()
 
     def on_early_token(self, node: int, confidence: float) -> None:
         """Take what an exit said with this confidence: the answer goes through `node`."""
         want, is_own = self._selector.need(node), self._config.queue_policy is BranchOrder.CONFIDENCE
         if want > 0 and not self._selector.ends_at(node):
             self._queue.put(Branch(node, want, confidence if is_own else self._tree[node].reach))
-        self._happened()
+        self.happened()
 
     def on_commit(self, now: float) -> None:
         """Take a commit, at which the tree was re-rooted."""
         tree = self._tree
         self._queue.keep(lambda anchor: anchor in tree and anchor != tree.root)
         self._committed_at = now
-        self._happened()
+        self.happened()
 
-    def _happened(self) -> None:
+    def happened(self) -> None:
+        """Note that something has happened, such as the end of a draft forward: all is chosen anew."""
         self._is_stale = True
         self._events += 1
 

@@ -53,22 +53,15 @@ class Question:
         self.times: list[tuple[float, int]] = []
         """When the answer grew, in seconds since the question, and to how many committed tokens."""
         self._text = GrowingText(read)
-        self._committed = self._guess = ""
+        self.committed = ""
+        """The text of the committed tokens, all but a character that is not complete; it only grows."""
+        self.guess = ""
+        """The text that the edge expects behind it, which may be wrong; empty where the edge does not draft."""
         self._count = 0
         self._guessed: list[int] = []
         self._changed = threading.Condition()
         self._outcome: Reply | Exception | None = None
         self._end_step: Callable[[], None] | None = None
-
-    @property
-    def committed(self) -> str:
-        """The text of the committed tokens, all but a character that is not complete; it only grows."""
-        return self._committed
-
-    @property
-    def guess(self) -> str:
-        """The text that the edge expects behind it, which may be wrong; empty where the edge does not draft."""
-        return self._guess
 
     @property
     def done(self) -> bool:
@@ -123,7 +116,7 @@ class Question:
         behind = self._text.behind(guess) if guess else ""
         with self._changed:
             if self._outcome is None:
-                self._committed, self._guess = self._text.text, behind
+                self.committed, self.guess = self._text.text, behind
                 if grown:
                     self.times.append((time.perf_counter() - self.began, self._count))
 
@@ -142,8 +135,8 @@ class Question:
             if self._outcome is not None:
                 return False
             self._outcome = outcome
-            self._guess = ""
+            self.guess = ""
             if isinstance(outcome, Reply):
-                self._committed = outcome.text
+                self.committed = outcome.text
             self._changed.notify_all()
         return True

@@ -5,7 +5,7 @@ They are checked before anything is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -280,11 +280,6 @@ class DraftingConfig(msgspec.Struct, frozen=True):
             raise ValueError(f"{problem} with a fixed gamma, or set {','.join(wrong)}")
 
     @property
-    def predrafts(self) -> bool:
-        """Whether the edge drafts while a verification runs."""
-        return self.own_guess or self.early_tokens
-
-    @property
     def fixed_gamma(self) -> int:
         """The declared draft length; where the controller chooses, the one that it starts with."""
         return self.gamma if isinstance(self.gamma, int) else START_GAMMA
@@ -514,16 +509,3 @@ class EdgeConfig(msgspec.Struct, frozen=True):
         if unknown:
             raise TypeError(f"EdgeConfig has no setting {', '.join(sorted(unknown))}")
         return from_flags(cls, {"draft_model": draft_model, **settings})
-
-    def changed(self, **settings: Any) -> EdgeConfig:
-        """Return the config with other values of these settings. Raises as `flat`."""
-        return self.flat(**{**dict(_values(self)), **settings})
-
-
-def _values(settings: msgspec.Struct) -> Iterator[tuple[str, Any]]:
-    for name in settings.__struct_fields__:
-        value = getattr(settings, name)
-        if isinstance(value, msgspec.Struct):
-            yield from _values(value)
-        else:
-            yield name, value

@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 from edge_drafter.acceptance_stats import ExitQuestion, NamedToken, Verdict
+from edge_drafter.answer import Contradiction
 from edge_drafter.in_flight import SentDraft
 from edge_drafter.policy import Policy
-from edge_drafter.residual import ResidualTokens
 from edge_drafter.sources import DraftSource
 from edge_drafter.step import Step
 from edge_drafter.tree import Forward, Proposed, Rerooting
 from speculation.cancellation import Abandoned, Stop
-from speculation.wire import MAX_DRAFT_MS, ROOT, Commit, Draft, EarlyTokens, Features, extend_digest
+from speculation.sampling import DraftSampler
+from speculation.wire import MAX_DRAFT_MS, ROOT, Commit, Draft, EarlyTokens, Features, Fetch, extend_digest
 
 LOOKUP_LEAVES = 2
 """How many of the leaves of one forward are looked up before it."""
@@ -27,6 +28,51 @@ class Outcome(Enum):
     HIT = "hit"
     MISS = "miss"
     NEITHER = "neither"
+
+
+class ResidualTokens:
+    """Tokens that one step's commits leave to the edge, which sampled the draft and alone can sample what follows it.
+
+    A scheme that leaves nothing makes no use of it.
+    """
+
+    def __init__(self, sampler: DraftSampler, step: Step) -> None:
+        self.sampler = sampler
+        self._answer = step.answer
+        self._number = step.request.step
+        self._stats = step.stats
+        self._pending: list[int] = []
+        """Committed tokens of a commit whose last token needs the whole distribution."""
+        self._fetched_at = -1
+        self._sampled_at = -1
+        """Answer position of the last token that the edge sampled; the next draft carries it to the verifier."""
+
+    @property
+    def sampled_last(self) -> bool:
+        """Whether the answer's last token was sampled here, so that the verifier does not have it yet."""
+        return self._sampled_at == self._answer.position - 1 >= 0
+
+    def complete(self, commit: Commit, tokens: list[int]) -> list[int] | Fetch:
+        """Return a commit's tokens, with the one that it leaves to the edge, or the request for what that needs.
+
+        Raises Contradiction for a commit that leaves a token which cannot be sampled.
+        """
+        answer = self._answer
+        self._pending += tokens
+        if commit.rest is not None and answer.rests(commit):
+            try:
+                token = self.sampler.finish(answer.digest, commit.rest)
+            except ValueError as error:
+                raise Contradiction(str(error)) from error
+            if token is None:
+                self._stats.fetches += self._fetched_at != answer.position
+                self._fetched_at = answer.position
+                return Fetch(self._number, answer.position, answer.digest)
+            self._sampled_at = answer.position
+            answer.append([token])
+            self._pending.append(token)
+        known, self._pending = self._pending, []
+        return known
 
 
 class StepDrafter:
@@ -104,7 +150,7 @@ class StepDrafter:
         seconds = forward.seconds = step.clock() - started
         step.stats.add_forward(seconds, verifying=is_verifying, abandoned=is_abandoned)
         step.acceptance.on_forward(seconds, is_abandoned)
-        self.policy.on_forward()
+        self.policy.happened()
 
     def send_draft(self, anchor: int) -> Draft:
         """Cut the draft behind `anchor` from the tree and return its message; it is in flight from now on."""

@@ -53,12 +53,14 @@ class StepExchange(ABC):
         self._changed = changed
         self._clock = clock
         self._vocabulary = vocabulary
-        self._state, self._why = LinkState.CONNECTING, why
+        self.state, self.why = LinkState.CONNECTING, why
+        """How the link is now, and that as a sentence."""
+        self.bytes_up = self.bytes_down = 0
+        """Payload bytes of the steps' messages sent and received; pings and Hellos are not counted."""
         self._epoch = self._step_epoch = 0
         """The number of the session, and of that which the step began in."""
         self._prefix = b""
         """Names the beginning of the last prompt, by which a gateway finds a verifier that has read it."""
-        self._bytes = [0, 0]
         self._inbox: deque[bytes] = deque()
         self._inbox_bytes = 0
         self._outbox: deque[bytes] = deque()
@@ -68,26 +70,6 @@ class StepExchange(ABC):
         """Why a full verifier did not take that step; empty where it did."""
         self._malformed, self._malformed_at = 0, -math.inf
 
-    @property
-    def state(self) -> LinkState:
-        """How the link is now."""
-        return self._state
-
-    @property
-    def why(self) -> str:
-        """The state as a sentence."""
-        return self._why
-
-    @property
-    def bytes_up(self) -> int:
-        """Payload bytes of the steps' messages sent; pings and Hellos are not counted."""
-        return self._bytes[0]
-
-    @property
-    def bytes_down(self) -> int:
-        """Payload bytes of the steps' messages received."""
-        return self._bytes[1]
-
     def wait_nominal(self, timeout: float, cancelled: Callable[[], bool] = lambda: False) -> bool:
         """Return whether the link is nominal, at the latest after `timeout` seconds; a refusal is final for now.
 
@@ -95,12 +77,12 @@ class StepExchange(ABC):
         """
         until = self._clock() + timeout
         with self._changed:
-            while self._state not in (LinkState.NOMINAL, LinkState.REFUSED) and not cancelled():
+            while self.state not in (LinkState.NOMINAL, LinkState.REFUSED) and not cancelled():
                 left = until - self._clock()
                 if left <= 0.0:
                     break
                 self._changed.wait(min(left, LOOK_S))
-            return self._state is LinkState.NOMINAL
+            return self.state is LinkState.NOMINAL
 
     def send(self, message: AnyMessage) -> None:
         """Queue a message; a `BeginStep` binds what follows to the session that stands now. Raises LinkLost.
@@ -118,7 +100,7 @@ class StepExchange(ABC):
             self._check()
             if self._step_ended and not isinstance(message, EndStep):
                 return
-            self._bytes[0] += len(payload)
+            self.bytes_up += len(payload)
             self._outbox.append(payload)
             # Its thread may be late, and a newer step begun.
             if isinstance(message, EndStep) and message.step == self._step:
@@ -153,8 +135,8 @@ class StepExchange(ABC):
     def _check(self) -> None:
         if self._turned_away:
             raise VerifierBusy(self._turned_away)
-        if self._state is not LinkState.NOMINAL:
-            raise LinkLost(self._why)
+        if self.state is not LinkState.NOMINAL:
+            raise LinkLost(self.why)
         if self._step_epoch != self._epoch:
             raise LinkLost("the verifier was restarted or lost this session; the step must begin again")
 
@@ -168,7 +150,7 @@ class StepExchange(ABC):
         """Keep a message of the step for `receive`, as far as there is room."""
         with self._changed:
             if len(self._inbox) < INBOX_MESSAGES and self._inbox_bytes + len(payload) <= INBOX_BYTES:
-                self._bytes[1] += len(payload)
+                self.bytes_down += len(payload)
                 self._inbox.append(payload)
                 self._inbox_bytes += len(payload)
                 self._changed.notify_all()
@@ -188,10 +170,10 @@ class StepExchange(ABC):
         with self._changed:
             if turns_away:
                 self._turned_away = why
-            if (state, why) == (self._state, self._why):
+            if (state, why) == (self.state, self.why):
                 return
-            changed = state is not self._state
-            self._state, self._why = state, why
+            changed = state is not self.state
+            self.state, self.why = state, why
             self._changed.notify_all()
         if changed:
             (_log.info if state is LinkState.NOMINAL else _log.warning)("link %s: %s", state.value, why)

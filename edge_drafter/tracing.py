@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from edge_drafter.stats import ESTIMATES, DecodingStats
 from edge_drafter.step_drafter import Outcome
@@ -25,12 +24,10 @@ class StepTrace:
         """Record that the draft model read image and prompt."""
         self._trace.add(Kind.PREFILL.value, Lane.EDGE, start, end, step=self._step)
 
-    @contextmanager
-    def drafting(self, round: int = 0, verifying: bool = False) -> Iterator[None]:
+    def drafting(self, round: int = 0, verifying: bool = False) -> AbstractContextManager[None]:
         """Record the enclosed draft forward of a round: for its draft, or past it while it is being verified."""
         kind = Kind.PREDRAFT if verifying else Kind.DRAFT
-        with self._trace.span(kind.value, Lane.EDGE, step=self._step, round=round):
-            yield
+        return self._trace.span(kind.value, Lane.EDGE, step=self._step, round=round)
 
     def early_token(self, early: EarlyTokens, used: bool, now: float) -> None:
         """Record an early token; `used`: it came in time to raise a branch."""

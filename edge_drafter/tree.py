@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -87,8 +86,8 @@ class TokenTree:
     `depth` counts from the first root, so that it orders nodes but is never an answer position.
     """
 
-    def __init__(self, root_token: int = -1) -> None:
-        self._nodes: dict[int, Node] = {0: Node(root_token, None, 1.0, 1.0, Origin.COMMITTED, 0)}
+    def __init__(self) -> None:
+        self._nodes: dict[int, Node] = {0: Node(-1, None, 1.0, 1.0, Origin.COMMITTED, 0)}
         self._next = 1
         self.root = 0
         self.version = 0
@@ -210,24 +209,15 @@ class TokenTree:
             path.append(node)
         return path
 
-    def best_nodes(self, anchor: int, limit: int, depth: int, least: float, ends: frozenset[int]) -> list[int]:
-        """Return at most `limit` nodes behind `anchor`, the likeliest first and so parents before their children.
+    def likeliest_first(self, anchor: int, depth: int, least: float, ends: frozenset[int]) -> Iterator[int]:
+        """Yield the nodes behind `anchor`, the likeliest first and so parents before their children.
 
         None deeper than `depth` behind it, none whose reach given the anchor is below `least`, none behind a token in
-        `ends`.
+        `ends`. The tree must not change meanwhile.
         """
-        return list(itertools.islice(self.likeliest_first(anchor, depth, least, ends), limit))
-
-    def likeliest_first(self, anchor: int, depth: int, least: float, ends: frozenset[int]) -> Iterator[int]:
-        """Yield all such nodes; the tree must not change meanwhile."""
         return (
             self._behind_root(depth, least, ends) if anchor == self.root else self._behind(anchor, depth, least, ends)
         )
-
-    def total_reach(self, nodes: Iterable[int]) -> float:
-        """Return the sum of the nodes' reach: how many of them are expected to stand."""
-        known = self._nodes
-        return sum([known[node].reach for node in nodes])
 
     def _behind_root(self, depth: int, least: float, ends: frozenset[int]) -> Iterator[int]:
         """Yield them behind the root, out of one sorting a version: no node is likelier, or older, than its parent."""

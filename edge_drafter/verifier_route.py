@@ -65,18 +65,14 @@ class Route:
         self._full: dict[int, float] = {}
         """When places of the list are no longer full, by their number."""
         self._hops: deque[float] = deque(maxlen=MOST_HOPS)
-        self._ticket = b""
+        self.ticket = b""
+        """The last ticket, by which a gateway knows where the robot was; empty before the first."""
         self._was_sent = False
 
     @property
     def place(self) -> Place:
         """Where the robot is to be now."""
         return self._elsewhere or self._own[self._at]
-
-    @property
-    def ticket(self) -> bytes:
-        """The last ticket, by which a gateway knows where the robot was; empty before the first."""
-        return self._ticket
 
     @property
     def is_sent(self) -> bool:
@@ -101,7 +97,7 @@ class Route:
         due = now if len(self._hops) < MOST_HOPS else max(now, self._hops[0] + HOPS_S)
         self._hops.append(due)
         if not redirect.address:
-            self._ticket = redirect.ticket
+            self.ticket = redirect.ticket
             self._back()
             return due
         key = redirect.server_key.encode("ascii", "replace")
@@ -110,7 +106,7 @@ class Route:
         except ValueError as error:
             self._back()
             raise RedirectRefused(f"does not follow a redirect: {printable(str(error), 300)}") from None
-        self._ticket, self._was_sent = redirect.ticket, True
+        self.ticket, self._was_sent = redirect.ticket, True
         self._elsewhere = Place(redirect.address, key, redirect.ticket)
         return due
 

@@ -47,7 +47,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "cloud_verifier/frontend/router_socket.py", "cloud_verifier/frontend/curve.py",
         "cloud_verifier/frontend/listener.py", "cloud_verifier/security.py",
         "cloud_verifier/openai_api/verifier_sessions.py",
-        "edge_drafter/emulated_link.py", "edge_drafter/link.py", "edge_drafter/link_socket.py",
+        "edge_drafter/link.py", "edge_drafter/link_socket.py",
     ),
     "ray": ("cloud_verifier/cluster/on_ray.py",),
     "llama_cpp": ("edge_drafter/llama_cpp.py",),

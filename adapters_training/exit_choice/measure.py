@@ -20,23 +20,20 @@ time: about a third of a second a prompt for the embedded pair on one CPU core; 
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from adapters_training.command import Command
 from adapters_training.devices import machine, resolved
 from adapters_training.exit_choice.report import MeasureConfig, Measured, ShortListFigures, exit_figures, report
 from adapters_training.exit_choice.timing import time_forward
 from adapters_training.exit_choice.verdicts import Prompt, count_tokens, measure, short_list
+from adapters_training.settings import Command
 from adapters_training.sources import USER, BadRecord
 from adapters_training.sources.mixture import open_mixture
-from adapters_training.wording import form_of
 from speculation.exits import ExitFiles, ExitHeads, Head
-from speculation.language.prompts import VOCABULARY_FILE
 from speculation.vlm.folder import find_model
 from speculation.vlm.inputs import prepare
 from speculation.vlm.load import load_vlm
@@ -44,7 +41,7 @@ from speculation.vlm.model import Vlm
 from speculation.vlm.settings import Quantisation
 
 
-def _run(config: MeasureConfig, _: argparse.Namespace) -> int:
+def _run(config: MeasureConfig) -> int:
     """Run the command. Raises ValueError, in one sentence, for what cannot be measured."""
     config = resolved(config)
     ExitFiles.read(Path(config.exits))
@@ -62,8 +59,8 @@ def held_out_prompts(config: MeasureConfig, target: Path) -> tuple[list[Prompt],
 
     Raises ValueError for data that cannot be read or are too few.
     """
-    guide, images = not (target / VOCABULARY_FILE).exists(), Path(config.images) if config.images else None
-    mixture = open_mixture(config.held_out, "held-out", images, guide=guide, form=form_of(target))
+    images = Path(config.images) if config.images else None
+    mixture = open_mixture(config.held_out, "held-out", images, target=target)
     count = config.prompts + (config.list_prompts if config.coverage else 0)
     rng = random.Random(config.seed)
     found: list[Prompt] = []

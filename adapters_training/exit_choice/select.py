@@ -22,7 +22,6 @@ time: seconds.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,12 +30,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from adapters_training.command import Command
 from adapters_training.exit_choice.exact_search import Candidates, Choice, select
 from adapters_training.exit_choice.report import Measured
 from adapters_training.exit_choice.verdicts import Verdicts
+from adapters_training.settings import Command
 from speculation.exits import ExitFiles, Head
-from speculation.profiles import DeviceProfile, load_profile
+from speculation.profiles import RAW, DeviceProfile, load_profile
 
 RESULT_FILE = "selection.json"
 
@@ -58,32 +57,17 @@ class SelectConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 @dataclass(frozen=True)
 class Selection:
-    """The best set of every size, and the one chosen among them, with one head."""
+    """The best set of every size, and the one chosen among them, with one head, for these times."""
 
     head: Head
     candidates: Candidates
     choices: Sequence[Choice]
     chosen: Choice
-
-
-@dataclass(frozen=True)
-class Times:
-    """What a selection is made for."""
-
-    verify_s: float
-    draft_s: float
-    one_way_s: float
+    times: DeviceProfile
     gamma: int
-    declared: bool
-    """Whether they are not those of the measuring machine."""
-
-    @property
-    def round_s(self) -> float:
-        """How long one round of `sd` takes: draft, up, verification, down."""
-        return self.gamma * self.draft_s + self.verify_s + 2 * self.one_way_s
 
 
-def _run(config: SelectConfig, _: argparse.Namespace) -> int:
+def _run(config: SelectConfig) -> int:
     """Select exits and write them to a folder. Raises ValueError for what cannot be selected."""
     if config.out.resolve() == config.exits.resolve():
         raise ValueError("--out is the folder of the candidates: give another, the candidates would be lost")
@@ -91,14 +75,13 @@ def _run(config: SelectConfig, _: argparse.Namespace) -> int:
         raise ValueError(f"--least {config.least} and --most {config.most}: give not less at most")
     files, verdicts = ExitFiles.read(config.exits), Verdicts.load(config.exits)
     measured = Measured.load(config.exits)
-    times = times_of(config, measured)
-    selection = choose(config, verdicts, measured, times)
-    print(report(selection, times))
-    write(config, files, measured, selection, times)
+    selection = choose(config, verdicts, measured, times_of(config, measured))
+    print(report(selection))
+    write(config, files, measured, selection)
     return 0
 
 
-def choose(config: SelectConfig, verdicts: Verdicts, measured: Measured, times: Times) -> Selection:
+def choose(config: SelectConfig, verdicts: Verdicts, measured: Measured, times: DeviceProfile) -> Selection:
     """Return the best selection, with the head that saves more. Raises ValueError where none fits the budget."""
     found: list[Selection] = []
     problems: list[ValueError] = []
@@ -106,7 +89,8 @@ def choose(config: SelectConfig, verdicts: Verdicts, measured: Measured, times: 
         candidates = candidates_of(verdicts, measured, times, head, config.exit_cost)
         choices = select(candidates, config.most, config.budget)
         try:
-            found.append(Selection(head, candidates, choices, best(choices, config.least, config.budget)))
+            chosen = best(choices, config.least, config.budget)
+            found.append(Selection(head, candidates, choices, chosen, times, measured.settings.gamma))
         except ValueError as problem:
             problems.append(problem)
     if not found:
@@ -114,16 +98,22 @@ def choose(config: SelectConfig, verdicts: Verdicts, measured: Measured, times: 
     return max(found, key=lambda selection: selection.chosen.saved_s)
 
 
-def write(config: SelectConfig, files: ExitFiles, measured: Measured, selection: Selection, times: Times) -> None:
+def write(config: SelectConfig, files: ExitFiles, measured: Measured, selection: Selection) -> None:
     """Write the chosen exits, their figures and the choices of every size."""
-    head, chosen = selection.head, selection.chosen
+    head, chosen, times = selection.head, selection.chosen, selection.times
     files.select(chosen.layers, short_list=head is Head.SHORT).write(config.out)
     msgspec.structs.replace(measured, exits=tuple(measured.of(head, chosen.layers))).save(config.out)
     result = {
         "head": head.value,
         "budget": config.budget,
         "profile": config.profile,
-        "times": asdict(times),
+        "times": {
+            "verify_s": times.verify_s,
+            "draft_s": times.draft_s,
+            "one_way_s": times.one_way_s,
+            "gamma": selection.gamma,
+            "declared": is_declared(times),
+        },
         "candidates": list(selection.candidates.layers),
         "chosen": list(chosen.layers),
         "sizes": [asdict(choice) for choice in selection.choices],
@@ -131,22 +121,26 @@ def write(config: SelectConfig, files: ExitFiles, measured: Measured, selection:
     (config.out / RESULT_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
 
 
-def times_of(config: SelectConfig, measured: Measured) -> Times:
+def is_declared(times: DeviceProfile) -> bool:
+    """Return whether times are not those of the measuring machine."""
+    return times.name != RAW.name
+
+
+def times_of(config: SelectConfig, measured: Measured) -> DeviceProfile:
     """Return the times to select for: the profile's, else measured ones. Raises ValueError for impossible ones."""
     profile = load_profile(config.profile)
-    declared = not profile.is_raw
-    if not declared:
-        profile = DeviceProfile("raw", measured.draft_s, measured.verify_s)
+    if profile.is_raw:
+        profile = DeviceProfile(RAW.name, measured.draft_s, measured.verify_s)
     if profile.verify_s <= 0.0 or profile.draft_s <= 0.0:
         raise ValueError(
             f"T_q {profile.verify_s:g} s, T_p {profile.draft_s:g} s: both must be above 0, for exits save drafting "
             "time during a verification; give another --profile"
         )
-    return Times(profile.verify_s, profile.draft_s, profile.one_way_s, measured.settings.gamma, declared)
+    return profile
 
 
 def candidates_of(
-    verdicts: Verdicts, measured: Measured, times: Times, head: Head, exit_cost: float | None = None
+    verdicts: Verdicts, measured: Measured, times: DeviceProfile, head: Head, exit_cost: float | None = None
 ) -> Candidates:
     """Return what to select from; `exit_cost` is the share of a verification that each exit adds, None as measured.
 
@@ -155,19 +149,18 @@ def candidates_of(
     figures = measured.of(head)
     if tuple(each.layer for each in figures) != verdicts.layers:
         raise ValueError("the measured figures and the verdicts are of different exits: run measure-exits again")
-    profile = DeviceProfile("selected for", verify_s=times.verify_s)
     own = [each.cost_s / measured.verify_s if exit_cost is None else exit_cost for each in figures]
     return Candidates(
         verdicts.layers,
         verdicts.by_head[head].agreed,
         verdicts.ended,
         tuple(
-            times.verify_s - profile.layer_due_s(each.layer, measured.num_layers) if times.declared else each.lead_s
+            times.verify_s - times.layer_due_s(each.layer, measured.num_layers) if is_declared(times) else each.lead_s
             for each in figures
         ),
         tuple(share * times.verify_s for share in own),
         times.verify_s,
-        times.gamma * times.draft_s,
+        measured.settings.gamma * times.draft_s,
     )
 
 
@@ -183,19 +176,21 @@ def best(choices: Sequence[Choice], least: int, budget: float) -> Choice:
     return max(enough, key=lambda choice: choice.saved_s)
 
 
-def report(selection: Selection, times: Times) -> str:
+def report(selection: Selection) -> str:
     """Return the tables that the command prints."""
-    candidates, chosen, head = selection.candidates, selection.chosen, selection.head
+    candidates, chosen, head, times = selection.candidates, selection.chosen, selection.head, selection.times
+    # A round of `sd`: draft, up, verification, down.
+    round_s = selection.gamma * times.draft_s + times.verify_s + 2 * times.one_way_s
     lines = [
-        f"T_q {1e3 * times.verify_s:.2f} ms, T_p {1e3 * times.draft_s:.2f} ms x gamma {times.gamma}, "
-        f"T_c {1e3 * times.one_way_s:.2f} ms ({'declared' if times.declared else 'measured'}); {head.value} head; "
+        f"T_q {1e3 * times.verify_s:.2f} ms, T_p {1e3 * times.draft_s:.2f} ms x gamma {selection.gamma}, "
+        f"T_c {1e3 * times.one_way_s:.2f} ms ({'declared' if is_declared(times) else 'measured'}); {head.value} head; "
         f"{len(candidates.layers)} candidates, {len(candidates.ended)} verifications",
         "exits  saved a verification  of a round of sd  right   cost  layers",
     ]
     for choice in selection.choices:
         mark = "  <- chosen" if choice == chosen else ""
         lines.append(
-            f"{len(choice.layers):5d}  {1e3 * choice.saved_s:15.2f} ms  {choice.saved_s / times.round_s:15.1%} "
+            f"{len(choice.layers):5d}  {1e3 * choice.saved_s:15.2f} ms  {choice.saved_s / round_s:15.1%} "
             f"{choice.right:6.1%}  {choice.cost_s / times.verify_s:5.1%}  {', '.join(map(str, choice.layers))}{mark}"
         )
     lines.append("chosen exits: layer, lead, cost")

@@ -16,9 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from adapters_training.fed_head.losses import depth_losses
 from adapters_training.fed_head.runs import Runs, gather
-from adapters_training.fed_head.unroll import unroll
+from adapters_training.fed_head.unroll import depth_losses, unroll
 from adapters_training.frozen_target.batches import Batch
 from adapters_training.packing import IGNORE
 from speculation.fed.encoder import FeatureEncoder, rounded

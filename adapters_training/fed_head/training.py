@@ -21,41 +21,71 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from msgspec import Meta
 from torch import Tensor, nn
 
 from adapters_training.fed_head.acceptance import Drafter, HeadDrafter, ModelDrafter, measure
-from adapters_training.fed_head.config import FedHeadConfig
-from adapters_training.fed_head.losses import depth_losses
 from adapters_training.fed_head.runs import gather
+from adapters_training.fed_head.unroll import depth_losses
 from adapters_training.frozen_target.batches import Batch
-from adapters_training.frozen_target.trainer import FrozenTrainer, Prepared
+from adapters_training.frozen_target.trainer import FrozenTargetConfig, FrozenTrainer, Prepared
 from adapters_training.frozen_target.training import training_command
 from adapters_training.packing import IGNORE
 from adapters_training.trainer import StepLosses
-from speculation.features import SCALE_BYTES
+from speculation.features import MAX_SIZE, SCALE_BYTES
 from speculation.fed.config import FedConfig
 from speculation.fed.encoder import FeatureEncoder
 from speculation.fed.files import CONFIG_FILE, round_weights, save
 from speculation.fed.head import FedHead
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
+from speculation.wire import MAX_DRAFT_TOKENS, MAX_PROMPT_FEATURES
 
 SHOWN_DEPTHS = 16
 """Depths of a draft whose shares of right tokens results.json has."""
 
 
-def feeding_layers(chosen: tuple[int, ...], count: int) -> tuple[int, ...]:
-    """Return the layers that make features, of a target of `count`: those chosen, or an early, a middle and a late
-    one, as EAGLE-3 takes them. Raises ValueError for others than distinct ones of the target, ascending."""
-    layers = chosen or tuple(sorted({min(2, count - 1), count // 2, max(0, count - 2)}))
-    if list(layers) != sorted(set(layers)) or layers[0] < 0 or layers[-1] >= count or len(layers) > 8:
-        raise ValueError(
-            f"--layers {' '.join(map(str, layers))}: give at most 8 distinct layers of 0 to {count - 1}, ascending"
-        )
-    return layers
+class FedHeadConfig(FrozenTargetConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Settings of one training of a fed head.
+
+    The recipe is EAGLE-3's (arXiv 2503.01840, Sec. 3.2 and 4), where it names one: the target's own distribution as
+    what is learned, several depths of a draft unrolled. It keeps the features on one machine and at the target's width;
+    their bytes, the bottleneck and the rounding in training are this project's.
+    """
+
+    layers: Annotated[
+        tuple[int, ...], Meta(description="layers that make a feature, from 0; none: an early, a middle and a late one")
+    ] = ()
+    size: Annotated[
+        int, Meta(ge=1, le=MAX_SIZE, description="numbers of a feature: bytes of a token on the wire, less 4")
+    ] = MAX_SIZE
+    prompt_tokens: Annotated[
+        int, Meta(ge=1, le=MAX_PROMPT_FEATURES, description="tokens at a prompt's end whose features are sent")
+    ] = 16
+    width: Annotated[int, Meta(ge=0, description="of the decoder layer; 0: the target's")] = 0
+    heads: Annotated[int, Meta(ge=0, description="attention heads; 0: the target's, or as many of its width")] = 0
+    intermediate: Annotated[
+        int, Meta(ge=0, description="width of the feed-forward part; 0: three times the layer's")
+    ] = 0
+    short_list: Annotated[
+        int, Meta(ge=1, description="tokens that can be drafted: the most frequent ones of the data's answers")
+    ] = 4096
+    list_samples: Annotated[int, Meta(ge=1, description="records that are counted for that")] = 2000
+    depths: Annotated[
+        int, Meta(ge=1, le=16, description="tokens of a draft that are unrolled (training-time test of EAGLE-3)")
+    ] = 5
+    depth_weight: Annotated[
+        float, Meta(gt=0.0, le=1.0, description="weight of a depth's loss, relative to that of the depth before")
+    ] = 0.8
+    gamma: Annotated[
+        int, Meta(ge=1, le=MAX_DRAFT_TOKENS, description="draft tokens a verification, where the head is measured")
+    ] = 4
+    draft: Annotated[
+        str, Meta(description="draft model that the head is measured beside (with the target's processor); none: none")
+    ] = ""
 
 
 def frequent_tokens(prepared: Prepared[FedHeadConfig]) -> tuple[int, ...]:
@@ -111,7 +141,13 @@ class FedTrainer(FrozenTrainer[FedHeadConfig]):
 
     @staticmethod
     def layers_of(config: FedHeadConfig, text: Mapping[str, Any]) -> tuple[int, ...]:
-        return feeding_layers(config.layers, int(text["num_hidden_layers"]))
+        count = int(text["num_hidden_layers"])
+        # Those that EAGLE-3 takes: an early, a middle and a late one.
+        layers = config.layers or tuple(sorted({min(2, count - 1), count // 2, max(0, count - 2)}))
+        if list(layers) != sorted(set(layers)) or layers[0] < 0 or layers[-1] >= count or len(layers) > 8:
+            shown = " ".join(map(str, layers))
+            raise ValueError(f"--layers {shown}: give at most 8 distinct layers of 0 to {count - 1}, ascending")
+        return layers
 
     @staticmethod
     def weights_of(config: FedHeadConfig, text: Mapping[str, Any], layers: int) -> int:

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from adapters_training.batches import TensorFields
 from adapters_training.encoding import Encoded, Encoder
 from adapters_training.packing import IGNORE, Packer
 from adapters_training.sources import BadRecord
 from adapters_training.sources.mixture import Mixture
 from adapters_training.sources.shards import ShardFolder
-from adapters_training.tensors import TensorFields
 from speculation.language.prompts import Vocabulary
 from speculation.vlm.model import Vlm
 

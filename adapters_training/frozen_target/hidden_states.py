@@ -29,8 +29,6 @@ class Features:
     """Output of the last layer [n, hidden], before the final norm."""
     labels: Tensor
     """[n]."""
-    tokens: int
-    """How many tokens the target read."""
 
 
 @torch.no_grad()
@@ -42,7 +40,7 @@ def read(vlm: Vlm, batch: Batch, layers: Sequence[int]) -> Features:
         last = hidden
         if index in layers:
             kept[index] = hidden[select]
-    return Features(kept, last[select], batch.labels[select], batch.ids.numel())
+    return Features(kept, last[select], batch.labels[select])
 
 
 @torch.no_grad()

@@ -17,33 +17,19 @@ frames and seed give the same weights.
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import asdict, replace
-from typing import Annotated, Any
+from typing import Any
 
-from msgspec import Meta
-
-from adapters_training.command import Command
 from adapters_training.devices import resolved
-from adapters_training.predictor.drafts import DraftsConfig, collect, split
+from adapters_training.predictor.drafts import PredictorConfig, collect, split
 from adapters_training.predictor.fit import fit, others
 from adapters_training.predictor.measure import WISP, Timings, auc, choose_threshold, compare, replay
+from adapters_training.settings import Command
 from speculation.profiles import load_profile
 from speculation.vlm.load import load_vlm
 
 
-class PredictorConfig(DraftsConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Says what is decoded, and for which times the threshold is chosen."""
-
-    profile: Annotated[str, Meta(description="times for the threshold")] = "go2_a100"
-    threshold: Annotated[
-        Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="export with this one instead of choosing")
-    ] = None
-    compare: Annotated[bool, Meta(description="print other classifiers' figures, too (needs scikit-learn)")] = False
-    threshold_gamma: Annotated[int, Meta(ge=1, description="longest draft for the threshold, at most --gamma")] = 4
-
-
-def _run(config: PredictorConfig, _: argparse.Namespace) -> int:
+def _run(config: PredictorConfig) -> int:
     timings = Timings.of(load_profile(config.profile))
     if config.threshold_gamma > config.gamma:
         raise ValueError(f"--threshold-gamma {config.threshold_gamma} is more than --gamma {config.gamma}")

@@ -62,8 +62,8 @@ class Drafts:
         return self.features[known], self.label[known].astype(np.float64)
 
 
-class DraftsConfig(ModelConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Says how frames are decoded."""
+class PredictorConfig(ModelConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Says how frames are decoded, and for which times the threshold is chosen."""
 
     draft: Annotated[Path, Meta(description="model folder")] = Path("models/draft")
     target: Annotated[Path, Meta(description="model folder")] = Path("models/target")
@@ -73,9 +73,15 @@ class DraftsConfig(ModelConfig, frozen=True, kw_only=True, forbid_unknown_fields
     gamma: Annotated[int, Meta(ge=1, description="longest draft")] = 8
     max_tokens: Annotated[int, Meta(ge=2, description="of an answer")] = 96
     seed: Annotated[int, Meta(ge=0, description="of frames, questions, weights and the split of scenes")] = 0
+    profile: Annotated[str, Meta(description="times for the threshold")] = "go2_a100"
+    threshold: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="export with this one instead of choosing")
+    ] = None
+    compare: Annotated[bool, Meta(description="print other classifiers' figures, too (needs scikit-learn)")] = False
+    threshold_gamma: Annotated[int, Meta(ge=1, description="longest draft for the threshold, at most --gamma")] = 4
 
 
-def collect(draft: Vlm, target: Vlm, config: DraftsConfig) -> Drafts:
+def collect(draft: Vlm, target: Vlm, config: PredictorConfig) -> Drafts:
     """Decode frames of the shards in `data` as mode sd does and return all drafts.
 
     Raises ValueError for models that are no pair and for a folder without shards.

@@ -18,6 +18,8 @@ from adapters_training.sources.conversations import ConversationFile
 from adapters_training.sources.lerobot import is_lerobot
 from adapters_training.sources.rosbag2 import is_bag
 from adapters_training.sources.shards import ShardFolder
+from adapters_training.wording import form_of
+from speculation.language.prompts import PROMPT_FORMS, VOCABULARY_FILE
 
 SHOWN_PROBLEMS = 5
 _KINDS = "a .json or .jsonl file of conversations, a folder of simulator shards, or a rosbag2 bag"
@@ -93,15 +95,17 @@ def open_mixture(
     name: str,
     images: Path | None = None,
     forbidden: tuple[str, ...] = (),
-    guide: bool = False,
-    form: int = 2,
+    target: Path | None = None,
 ) -> Mixture:
     """Open files and folders. Raises ValueError for a path of no known kind, or if no record is usable.
 
-    `name` is the setting that holds the paths, for messages. The rest is the sources'.
+    `name` is the setting that holds the paths, for messages. `target` is the model that is asked: its words decide how;
+    None: the newest embedded one. The rest is the sources'.
     """
     if not paths:
         raise ValueError(f"--{name} is missing: give {_KINDS}")
+    guide = target is not None and not (target / VOCABULARY_FILE).exists()
+    form = PROMPT_FORMS[-1] if target is None else form_of(target)
     mixture = Mixture([_open(Path(path), name, images, forbidden, guide, form) for path in paths])
     if not len(mixture):
         first = f"; the first: {mixture.problems[0]}" if mixture.problems else ""

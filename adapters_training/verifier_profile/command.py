@@ -15,18 +15,17 @@ time: 12 minutes of one CPU core for the embedded target; --quick: 40 seconds.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from adapters_training.command import Command
 from adapters_training.devices import machine
 from adapters_training.files import replacing
+from adapters_training.settings import Command
 from adapters_training.verifier_profile.configurations import LONGEST, Configuration, fitted, held_out, training
-from adapters_training.verifier_profile.measure import IMAGE_SIDES, QUICK_SIDES, ImageTimes, ProfileConfig, Profiler
+from adapters_training.verifier_profile.measure import IMAGE_SIDES, QUICK_SIDES, ProfileConfig, Profiler
 from speculation.pass_cost import COEFFICIENTS, COST_FILE, CostProfile, Floats, ImageRow, Load, PassCost, Quality
 from speculation.vlm.folder import find_model
 from speculation.vlm.load import load_vlm
@@ -38,7 +37,7 @@ UNITS = {"token_s": ("us a fed token", 1e6), "interaction_s": ("ns a query-key p
          "cached_s": ("us a cached token", 1e6), "constant_s": ("ms a pass", 1e3)}  # fmt: skip
 
 
-def _run(config: ProfileConfig, _: argparse.Namespace) -> int:
+def _run(config: ProfileConfig) -> int:
     """Run the command. Raises ValueError, in one sentence, for what cannot be measured."""
     if config.quick and not config.out:
         raise ValueError("--quick measures too little to serve by; name another folder than the model's with --out")
@@ -79,9 +78,9 @@ def profile_of(
     seconds = profiler.passes([*train, *unseen])
     own, other = seconds[: len(train)], seconds[len(train) :]
     sides = QUICK_SIDES if config.quick else IMAGE_SIDES
-    images = profiler.images(sides) if vlm.sees_images else []
     loads, others = ([each.load for each in part] for part in (train, unseen))
     cost = PassCost.fit(loads, own)
+    images = profiler.images(sides, cost) if vlm.sees_images else []
     return CostProfile(
         fingerprint=vlm.fingerprint,
         name=vlm.name,
@@ -97,7 +96,7 @@ def profile_of(
         train=quality(cost, loads, own),
         test=quality(cost, others, other),
         encoding=encoding_of(images),
-        images=tuple(_image_row(each, cost) for each in images),
+        images=tuple(images),
     )
 
 
@@ -117,25 +116,13 @@ def quality(cost: PassCost, loads: Sequence[Load], seconds: Floats) -> Quality:
     )
 
 
-def encoding_of(images: Sequence[ImageTimes]) -> PassCost | None:
+def encoding_of(images: Sequence[ImageRow]) -> PassCost | None:
     """Return what the vision tower costs over `Load.row(image tokens)`; None without images."""
     if not images:
         return None
     loads = [Load.row(each.image_tokens) for each in images]
     # Every part of an image is scored against every other.
     return PassCost.fit(loads, [each.encode_s for each in images], causal=False)
-
-
-def _image_row(times: ImageTimes, cost: PassCost) -> ImageRow:
-    return ImageRow(
-        height=times.height,
-        width=times.width,
-        image_tokens=times.image_tokens,
-        prompt_tokens=times.prompt_tokens,
-        encode_s=times.encode_s,
-        prefill_s=times.prefill_s,
-        predicted_s=cost.seconds(Load.row(times.prompt_tokens - 1)),
-    )
 
 
 def report(profile: CostProfile) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from typing import Annotated
@@ -14,7 +13,8 @@ from msgspec import Meta
 
 from adapters_training.exit_choice.timing import Timer
 from adapters_training.verifier_profile.configurations import Configuration
-from speculation.pass_cost import Floats
+from speculation.cost_profile import ImageRow
+from speculation.pass_cost import Floats, Load, PassCost
 from speculation.progress import progress
 from speculation.vlm.cache import KVCache
 from speculation.vlm.families import FrameProcessor
@@ -61,18 +61,6 @@ class ProfileConfig(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fie
     ] = False
 
 
-@dataclass(frozen=True)
-class ImageTimes:
-    """An image of so many pixels with `WORDS` tokens of words, seconds."""
-
-    height: int
-    width: int
-    image_tokens: int
-    prompt_tokens: int
-    encode_s: float
-    prefill_s: float
-
-
 class Profiler:
     """Runs passes of one model and times them; every prompt it feeds is one that it never fed before."""
 
@@ -90,8 +78,11 @@ class Profiler:
             seconds[index] = self._median(configurations[index])
         return seconds
 
-    def images(self, sides: Sequence[tuple[int, int]] = IMAGE_SIDES) -> list[ImageTimes]:
-        """Return the times of images that leave room for the words in the model's context."""
+    def images(self, sides: Sequence[tuple[int, int]], cost: PassCost) -> list[ImageRow]:
+        """Return the times of images, each with `WORDS` tokens of words, that fit the model's context.
+
+        `cost` predicts their prefills.
+        """
         frames, found = self._vlm.processor.frames, []
         assert frames is not None
         sizes = [(CELL * rows, CELL * columns) for rows, columns in sides]
@@ -105,8 +96,17 @@ class Profiler:
                 whole = self._timed(partial(prefill, self._vlm, cache, 0, inputs))
                 prefills.append(max(0.0, whole - encodes[-1]))
             encode_s, prefill_s = (median(each[-self._config.runs :]) for each in (encodes, prefills))
-            tokens = frames.tokens(inputs.grids[0])
-            found.append(ImageTimes(height, width, tokens, len(inputs.ids), encode_s, prefill_s))
+            found.append(
+                ImageRow(
+                    height=height,
+                    width=width,
+                    image_tokens=frames.tokens(inputs.grids[0]),
+                    prompt_tokens=len(inputs.ids),
+                    encode_s=encode_s,
+                    prefill_s=prefill_s,
+                    predicted_s=cost.seconds(Load.row(len(inputs.ids) - 1)),
+                )
+            )
         return found
 
     def _median(self, configuration: Configuration) -> float:

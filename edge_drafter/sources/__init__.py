@@ -1,6 +1,6 @@
 """Draft tokens come from these sources.
 
-A new source is one file here that implements `DraftSource`, and its line in `choice.sources_of`.
+A new source is one file here that implements `DraftSource`, and its line in `drafter.sources_of`.
 """
 
 from __future__ import annotations

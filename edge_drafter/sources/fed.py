@@ -89,15 +89,12 @@ class FedSource(ModelSource):
 
     def _take_waiting(self) -> None:
         for message in self._waiting:
-            self._began |= self._take(message.tokens, message.position, message.features)
+            try:
+                self._fed.feed(message.tokens, message.position, message.features)
+            except ValueError as error:
+                if not self._warned:
+                    _log.warning("features of the target are left out (logged once): %s", error)
+                self._warned = True
+            else:
+                self._began = True
         self._waiting.clear()
-
-    def _take(self, tokens: Sequence[int], end: int, features: bytes) -> bool:
-        try:
-            self._fed.feed(tokens, end, features)
-        except ValueError as error:
-            if not self._warned:
-                _log.warning("features of the target are left out (logged once): %s", error)
-            self._warned = True
-            return False
-        return True

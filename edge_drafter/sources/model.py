@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edge_drafter.calibration import Calibration, Cells
-from edge_drafter.processed_models import AlignedModel, SampledModel
+from edge_drafter.processed_models import ProcessedModel
 from edge_drafter.protocols import DraftModel
 from edge_drafter.sources import DraftSource
 from edge_drafter.step import Step
@@ -61,7 +61,7 @@ class ModelSource(DraftSource):
         self._calibration = Calibration()
         self._sampling: SamplingScheme | None = None
         """The way to sample that the calibration holds for."""
-        self._processed = model
+        self._processed: DraftModel = model
         """The model as it drafts for this step's penalty, grammar and sampling."""
         self._slots: dict[int, int] = {}
         """The model's nodes, by the tree's nodes that were fed."""
@@ -73,10 +73,9 @@ class ModelSource(DraftSource):
         self._slots, self._count = {step.tree.root: ROOT}, 0
         if request.sampling != self._sampling:
             self._sampling, self._calibration = request.sampling, Calibration()
-        model, sampler = self._model, request.sampling.sampler(request.key)
-        if request.processors:
-            model = AlignedModel(model, request.processors, request.max_tokens)
-        self._processed = model if sampler is None else SampledModel(model, sampler, step.answer.digest)
+        sampler, processors, self._processed = request.sampling.sampler(request.key), request.processors, self._model
+        if processors or sampler is not None:
+            self._processed = ProcessedModel(self._model, processors, request.max_tokens, sampler, step.answer.digest)
 
     def read(self, stop: Stop | None = None) -> None:
         request = self._step.request
@@ -138,7 +137,7 @@ class ModelSource(DraftSource):
 
     @property
     def sampler(self) -> DraftSampler | None:
-        return self._processed.sampler if isinstance(self._processed, SampledModel) else None
+        return self._processed.sampler if isinstance(self._processed, ProcessedModel) else None
 
     @property
     def _root_is_due(self) -> bool:
@@ -200,8 +199,4 @@ class ModelSource(DraftSource):
     def _or_useless(self, stop: Stop, nodes: Sequence[int]) -> Stop:
         """Return a `Stop` for `stop`, and for when none of `nodes` is possible any more."""
         tree = self._step.tree
-
-        def is_useless() -> bool:
-            return stop() or not any(node in tree for node in nodes)
-
-        return is_useless
+        return lambda: stop() or not any(node in tree for node in nodes)

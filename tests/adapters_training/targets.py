@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from adapters_training.encoding import Encoded
 from adapters_training.exits import ExitsConfig
-from adapters_training.fed_head.config import FedHeadConfig
+from adapters_training.fed_head.training import FedHeadConfig
 from adapters_training.frozen_target.batches import Batch, collate
 from adapters_training.packing import IGNORE
 from adapters_training.settings import make

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from adapters_training.devices import AUTO, Device, chosen, resolved
-from adapters_training.losses import Probes, compute, ground, see
+from adapters_training.losses import Probes, compute, see
 from adapters_training.packing import Batch, Packer
 from adapters_training.shapes import build_model, known_objects
 from speculation.vlm.processing import Processor
@@ -54,7 +54,7 @@ def forwards(processor: Processor, device: torch.device) -> list[torch.Tensor]:
     torch.manual_seed(3)
     probes = Probes(TINY.hidden, TINY.layers, known_objects()).requires_grad_(False).to(device)
     moved = batch(processor).to(device)
-    losses, bare = compute(model, moved, probes, teacher=model), ground(model, moved, probes)
+    losses, bare = (compute(model, moved, probes, model, has_words) for has_words in (True, False))
     return [losses.words, losses.dense, losses.asked, bare.asked, probes.eyes(see(model, moved.pixels), moved.cells)]
 
 

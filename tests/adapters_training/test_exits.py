@@ -18,7 +18,7 @@ import torch
 
 from adapters_training.__main__ import main
 from adapters_training.exits import ExitTrainer
-from adapters_training.frozen_target import preparation, training
+from adapters_training.frozen_target import training
 from adapters_training.frozen_target.training import RESULTS_FILE, finished_results
 from adapters_training.records import Task, write_shard
 from adapters_training.settings import write
@@ -33,7 +33,7 @@ from tests.adapters_training.targets import of_exits as config
 from tests.adapters_training.targets import weights
 from tests.forked import Forked
 
-train, prepare = partial(training.train, ExitTrainer), partial(preparation.prepare, ExitTrainer)
+train, prepare = partial(training.train, ExitTrainer), partial(training.prepare, ExitTrainer)
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from adapters_training.__main__ import main
 from adapters_training.fed_head.acceptance import ModelDrafter, measure
-from adapters_training.frozen_target import preparation, training
+from adapters_training.frozen_target import training
 from adapters_training.packing import IGNORE
 from adapters_training.text_draft import TextDraftTrainer
 from adapters_training.text_draft import write as write_model
@@ -18,7 +18,7 @@ from tests.adapters_training.targets import chats, own_answers
 from tests.adapters_training.targets import of_a_draft as config
 from tests.models import tiny_model
 
-train, prepare = partial(training.train, TextDraftTrainer), partial(preparation.prepare, TextDraftTrainer)
+train, prepare = partial(training.train, TextDraftTrainer), partial(training.prepare, TextDraftTrainer)
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters_training.__main__ import _parser
-from adapters_training.all_commands import COMMANDS
-from adapters_training.command import Command
+from adapters_training.__main__ import COMMANDS, _parser
 from adapters_training.settings import read
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,19 +43,15 @@ def script(out: Path, python: Path, *start: str) -> subprocess.CompletedProcess[
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
-def kinds() -> dict[str, Command[object]]:
-    """Return every command by the words that name it."""
-    return {each.name: each for each in COMMANDS}
-
-
 @pytest.mark.parametrize("start", [(), ("models",)])
 def test_every_command_takes_what_it_is_given(tmp_path: Path, start: tuple[str, ...]) -> None:
     said = script(tmp_path, Path("/bin/echo"), *start).stdout.splitlines()
     commands = [line.partition(COMMAND)[2].split() for line in said if COMMAND in line]
     names = [words[0] for words in commands]
     assert len(commands) > 15 and {*QUICK, "processor"} == set(names)
+    kinds = {each.name: each.kind for each in COMMANDS}
     for name, words in zip(names, commands, strict=True):
-        read(kinds()[name].kind, _parser().parse_args(words))
+        read(kinds[name], _parser().parse_args(words))
 
 
 @pytest.mark.slow

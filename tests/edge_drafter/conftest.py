@@ -10,7 +10,6 @@ import pytest
 
 if TYPE_CHECKING:
     from edge_drafter.decoder import EdgeDecoder
-    from speculation.links import LinkConditions
     from speculation.vlm.model import Vlm
     from tests.cloud_verifier.process import Verifier
 
@@ -29,11 +28,9 @@ def robot(draft: Vlm) -> Iterator[Robot]:
 
     made: list[EdgeDecoder] = []
 
-    def make(
-        address: str = "", folder: Path | None = None, conditions: LinkConditions | None = None, **changes: object
-    ) -> EdgeDecoder:
+    def make(address: str = "", folder: Path | None = None, **changes: object) -> EdgeDecoder:
         settings = config(folder or draft.folder, address, **{"resume_s": 20.0, **changes})
-        made.append(EdgeDecoder(settings, vlm=None if folder else draft, conditions=conditions))
+        made.append(EdgeDecoder(settings, vlm=None if folder else draft))
         return made[-1]
 
     yield make

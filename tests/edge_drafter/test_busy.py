@@ -68,8 +68,11 @@ class FullVerifier(TinyVerifier):
         self._socket.send_multipart([peer, encode(message)], zmq.NOBLOCK)
 
 
+Start = Callable[..., FullVerifier]
+
+
 @pytest.fixture
-def full(draft: Vlm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FullVerifier]]:
+def full(draft: Vlm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts such a verifier, by whose clock decoders are patient."""
     started: list[FullVerifier] = []
 
@@ -85,9 +88,8 @@ def full(draft: Vlm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., 
 
 @pytest.mark.parametrize(("each", "answered"), [(0, [[], [], []]), (2, [[], ANSWER[:2]])])
 def test_a_step_that_is_turned_away_is_answered(
-    each: int, answered: list[list[int]], full: Callable[..., FullVerifier], robot: Robot,
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+    each: int, answered: list[list[int]], full: Start, robot: Robot, caplog: pytest.LogCaptureFixture
+) -> None:
     """In new steps with what is left of the deadline, behind what was committed; the robot says why it waits."""
     verifier = full(hellos=2, steps=2, each=each)
     result = robot(verifier.address, mode="cloud", service_class="standard").decode(PROMPT, jpeg(0), 60.0)
@@ -103,7 +105,7 @@ def test_a_step_that_is_turned_away_is_answered(
     assert "is full: no room for the answer; trying again in 0.1 s" in caplog.text
 
 
-def test_a_deadline_ends_the_wait_for_a_full_verifier(full: Callable[..., FullVerifier], robot: Robot) -> None:
+def test_a_deadline_ends_the_wait_for_a_full_verifier(full: Start, robot: Robot) -> None:
     verifier = full(steps=1, retry_s=1000.0)
     edge = robot(verifier.address, mode="cloud", resume_s=60.0)
     edge.connect(LIMIT_S)
@@ -126,7 +128,7 @@ SHIPPED_S = Connection().resume_s
 )
 def test_patience_begins_anew_where_the_answer_grows_and_is_longer_where_another_verifier_may_go_on(
     each: int, steps: int, pass_s: float, resume_s: float, others: str, is_answered: bool,
-    full: Callable[..., FullVerifier], robot: Robot,
+    full: Start, robot: Robot,
 ) -> None:  # fmt: skip
     """A gateway may send the robot twice to one that is frozen, which takes the robot's silence each time."""
     verifier = full(each=each, steps=steps, pass_s=pass_s)

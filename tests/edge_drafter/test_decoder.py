@@ -252,14 +252,14 @@ def test_a_target_that_thinks_otherwise_does_not_go_on_with_an_answer(
     assert list(answer.tokens) == greedy(quick, [jpeg(1)], 40)[0]
 
 
-def test_an_answer_survives_blackouts_longer_than_the_silence(tiny_target: Path, robot: Robot, serve: Serve) -> None:
+def test_an_answer_survives_blackouts_longer_than_the_silence(
+    tiny_target: Path, robot: Robot, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The declared 62 ms a token do not fit between two blackouts, so that the step must be taken up again."""
     dark = WayConditions(blackouts=(Blackout(0.3, 1.0, 1.8),))
     server = serve(tiny_target, "--profile", "go2_a100_scaled")
-    edge = robot(
-        server.address, conditions=LinkConditions("dark", dark, dark), profile="go2_a100_scaled", resume_s=60.0,
-        silence_s=0.4,
-    )  # fmt: skip
+    monkeypatch.setattr(decoder, "load_link", lambda name: LinkConditions(name, dark, dark))
+    edge = robot(server.address, profile="go2_a100_scaled", resume_s=60.0, silence_s=0.4)
     result = edge.decode(PROMPT, jpeg(1), 100.0, "cloud")
     assert list(result.tokens) == greedy(tiny_target, [jpeg(1)])[0]
     assert result.stats.interruptions >= 1

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from edge_drafter import Drafter, DraftingConfig, Interruption, Mode, StepInterrupted, sources_of
 from edge_drafter.settings import WHO_DECODES
@@ -20,11 +21,13 @@ from speculation.wire import (
     MAX_IMAGE_BYTES,
     MAX_PROMPT_CHARS,
     AnyMessage,
+    Commit,
     Draft,
     EndStep,
     Fault,
     FaultCode,
     Idle,
+    Masses,
     decode,
     encode,
 )
@@ -148,14 +151,7 @@ def test_stop_and_wait_takes_what_the_paper_says() -> None:
 
 def test_early_tokens_turn_misses_into_hits() -> None:
     """A draft that is always wrong after the first token of a round: only the exits know where the verdict lands."""
-    target = counting(99)
-    wrong_at = {2, 5, 8, 11, 14, 17}
-
-    def draft(prefix: object) -> int:
-        assert isinstance(prefix, list)
-        return 6 if len(prefix) in wrong_at else target(prefix)
-
-    weather = Weather(exits=2)
+    target, (draft, _), weather = counting(99), wrong_at({2, 5, 8, 11, 14, 17}), Weather(exits=2)
     deaf = Bench(target, draft, weather, DraftingConfig.of("fsd", early_tokens=False)).run(request(max_tokens=18)).stats
     bench = Bench(target, draft, weather, DraftingConfig.of("fsd"))
     heard = bench.run(request(max_tokens=18)).stats
@@ -332,6 +328,24 @@ def test_an_unforeseen_error_ends_the_step_at_the_verifier_and_closes_its_figure
         bench.run()
     assert [span.name for span in bench.trace.spans].count(Kind.STEP.value) == 1
     assert bench.link.sent[-1][1] == EndStep(1, "the edge failed: out of memory")
+
+
+class Leaving(FakeLink):
+    """A verifier whose commits leave their next token to the edge, with nothing that it could be sampled from."""
+
+    def _deliver(self, payload: bytes) -> None:
+        super()._deliver(payload)
+        if self._inbox and isinstance(message := self._inbox[-1], Commit):
+            self._inbox[-1] = structs.replace(message, rest=Masses(b"", 1.0))
+
+
+@pytest.mark.parametrize(("how", "sentence"), [(GREEDY, "drawn by another rule"), (Split(1.0), "Commit.rest")])
+def test_a_token_that_cannot_be_sampled_contradicts(how: SamplingScheme, sentence: str) -> None:
+    config = DraftingConfig.of("sd", width=1, draft_tokens=0)
+    bench = Bench(counting(20), never, Weather(sampling=how), config, link=Leaving)
+    with pytest.raises(StepInterrupted, match=sentence) as stopped:
+        bench.run(replace(request(), sampling=how))
+    assert stopped.value.cause is Interruption.CONTRADICTION
 
 
 @pytest.mark.parametrize("mode", ["full", "pipelined", "fsd"])

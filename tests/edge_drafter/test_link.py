@@ -94,6 +94,10 @@ class TinyVerifier:
             self.messages.append(message)
 
 
+Listen = Callable[..., TinyVerifier]
+Connect = Callable[..., ZmqLink]
+
+
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one entry with every new connection that a link opens."""
@@ -108,7 +112,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture
-def listen() -> Iterator[Callable[..., TinyVerifier]]:
+def listen() -> Iterator[Listen]:
     """Starts a verifier at an address, or at any."""
     started: list[TinyVerifier] = []
 
@@ -122,17 +126,17 @@ def listen() -> Iterator[Callable[..., TinyVerifier]]:
 
 
 @pytest.fixture
-def verifier(listen: Callable[..., TinyVerifier]) -> TinyVerifier:
+def verifier(listen: Listen) -> TinyVerifier:
     return listen()
 
 
 @pytest.fixture
-def others(listen: Callable[..., TinyVerifier]) -> list[TinyVerifier]:
+def others(listen: Listen) -> list[TinyVerifier]:
     return [listen(), listen()]
 
 
 @pytest.fixture
-def connect() -> Iterator[Callable[..., ZmqLink]]:
+def connect() -> Iterator[Connect]:
     links: list[ZmqLink] = []
 
     def make(address: str, clock: Callable[[], float] = time.monotonic, **changes: object) -> ZmqLink:
@@ -147,7 +151,7 @@ def connect() -> Iterator[Callable[..., ZmqLink]]:
 
 
 @pytest.fixture
-def link(verifier: TinyVerifier, connect: Callable[..., ZmqLink]) -> ZmqLink:
+def link(verifier: TinyVerifier, connect: Connect) -> ZmqLink:
     """A link to the verifier that has shaken hands."""
     link = connect(verifier.address)
     assert link.wait_nominal(LIMIT_S)
@@ -196,9 +200,8 @@ def test_the_end_of_a_step_may_come_from_any_thread_and_is_its_last_message(
 
 
 def test_a_verifier_that_is_away_is_silent_once(
-    listen: Callable[..., TinyVerifier], connect: Callable[..., ZmqLink], opened: list[int],
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+    listen: Listen, connect: Connect, opened: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
     """Through any number of new connections, until one of them is answered."""
     first = listen()
     link = connect(first.address, silent_s=0.1, hello_s=0.05)
@@ -216,9 +219,7 @@ def test_a_verifier_that_is_away_is_silent_once(
     assert link.wait_nominal(LIMIT_S)
 
 
-def test_a_verifier_that_was_restarted_is_found_again_and_the_step_is_told(
-    listen: Callable[..., TinyVerifier], connect: Callable[..., ZmqLink]
-) -> None:
+def test_a_verifier_that_was_restarted_is_found_again_and_the_step_is_told(listen: Listen, connect: Connect) -> None:
     first = listen()
     link = connect(first.address, silent_s=2.0)
     assert link.wait_nominal(LIMIT_S)
@@ -239,7 +240,7 @@ def test_a_verifier_that_was_restarted_is_found_again_and_the_step_is_told(
     assert link.receive(0.0) is None
 
 
-def test_a_forgotten_session_is_opened_again_at_once(verifier: TinyVerifier, connect: Callable[..., ZmqLink]) -> None:
+def test_a_forgotten_session_is_opened_again_at_once(verifier: TinyVerifier, connect: Connect) -> None:
     link = connect(verifier.address, silent_s=1000.0, hello_s=1000.0)
     assert link.wait_nominal(LIMIT_S)
     link.send(BEGIN)
@@ -263,9 +264,8 @@ def test_a_forgotten_session_is_opened_again_at_once(verifier: TinyVerifier, con
     ],
 )
 def test_a_verifier_that_does_not_fit_is_refused_in_a_sentence_and_asked_again(
-    greeting: Fault | Welcome, why: str, verifier: TinyVerifier, connect: Callable[..., ZmqLink],
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+    greeting: Fault | Welcome, why: str, verifier: TinyVerifier, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
     verifier.refuse = greeting
     link = connect(verifier.address)
     assert not link.wait_nominal(LIMIT_S) and link.state is LinkState.REFUSED
@@ -277,9 +277,7 @@ def test_a_verifier_that_does_not_fit_is_refused_in_a_sentence_and_asked_again(
     wait_for(lambda: link.state is LinkState.NOMINAL)
 
 
-def test_what_can_pass_is_tried_again_with_its_reason_in_the_state(
-    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
-) -> None:
+def test_what_can_pass_is_tried_again_with_its_reason_in_the_state(verifier: TinyVerifier, connect: Connect) -> None:
     verifier.refuse = Fault(FaultCode.INTERNAL, "all 8 sessions are taken\n\x1b[2J")
     link = connect(verifier.address)
     wait_for(lambda: "refuses for now" in link.why)
@@ -300,7 +298,7 @@ class Shifted:
 
 
 def test_a_full_verifier_is_not_greeted_again_before_it_asks_for_that(
-    verifier: TinyVerifier, connect: Callable[..., ZmqLink], opened: list[int], caplog: pytest.LogCaptureFixture
+    verifier: TinyVerifier, connect: Connect, opened: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither on this connection nor on a new one, which silence would open: it owes no answer meanwhile."""
     verifier.refuse, clock = Busy(1000.0, "all 8 sessions are taken\n\x1b[2J"), Shifted()
@@ -329,9 +327,7 @@ def test_a_full_verifier_is_not_greeted_again_before_it_asks_for_that(
     assert link.wait_nominal(LIMIT_S) and len(verifier.hellos) > greetings
 
 
-def test_a_step_that_is_turned_away_begins_again_when_it_may(
-    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
-) -> None:
+def test_a_step_that_is_turned_away_begins_again_when_it_may(verifier: TinyVerifier, connect: Connect) -> None:
     """In the same session: no Hello, and pings go on. A draft that crossed the answer costs no session either."""
     clock = Shifted()
     link = connect(verifier.address, clock, ping_s=0.01, silent_s=1e4, hello_s=1e4)
@@ -383,16 +379,14 @@ def test_large_messages_are_not_decoded_by_the_links_thread(
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "tcp://[::1]:9", "tcp://localhost:9"])
-def test_a_port_where_nobody_listens_is_said_before_silence_shows_it(
-    connect: Callable[..., ZmqLink], address: str
-) -> None:
+def test_a_port_where_nobody_listens_is_said_before_silence_shows_it(connect: Connect, address: str) -> None:
     link = connect(address, silent_s=60.0)
     wait_for(lambda: link.why.startswith(f"no verifier answers at {address}: nobody accepts connections there"))
     assert link.state is LinkState.CONNECTING, "it may be started yet"
 
 
 def test_a_name_without_an_address_is_final_for_now_and_found_when_it_has_one(
-    verifier: TinyVerifier, connect: Callable[..., ZmqLink], monkeypatch: pytest.MonkeyPatch
+    verifier: TinyVerifier, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By any system's name service: what the name has is given here."""
     known: list[str] = []
@@ -412,10 +406,7 @@ def test_a_name_without_an_address_is_final_for_now_and_found_when_it_has_one(
 
 
 def test_a_redirect_is_followed_with_its_ticket_and_back_when_that_verifier_goes(
-    verifier: TinyVerifier,
-    others: list[TinyVerifier],
-    connect: Callable[..., ZmqLink],
-    caplog: pytest.LogCaptureFixture,
+    verifier: TinyVerifier, others: list[TinyVerifier], connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     verifier.refuse = Redirect(others[0].address, ticket=b"for the first")
     link = connect(verifier.address, silent_s=60.0)
@@ -439,10 +430,7 @@ def test_a_redirect_is_followed_with_its_ticket_and_back_when_that_verifier_goes
 
 
 def test_a_verifier_that_drains_sends_its_robot_to_the_next_of_the_list(
-    verifier: TinyVerifier,
-    others: list[TinyVerifier],
-    connect: Callable[..., ZmqLink],
-    caplog: pytest.LogCaptureFixture,
+    verifier: TinyVerifier, others: list[TinyVerifier], connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     link = connect(f"{verifier.address}, {others[0].address}", silent_s=60.0)
     assert link.wait_nominal(LIMIT_S) and others[0].hellos == []
@@ -456,7 +444,7 @@ def test_a_verifier_that_drains_sends_its_robot_to_the_next_of_the_list(
 
 
 def test_a_redirect_that_must_not_be_trusted_leaves_the_robot_at_its_list(
-    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
+    verifier: TinyVerifier, connect: Connect
 ) -> None:
     verifier.refuse = Redirect("tcp://192.0.2.1:5555")
     link = connect(verifier.address)
@@ -467,7 +455,7 @@ def test_a_redirect_that_must_not_be_trusted_leaves_the_robot_at_its_list(
 
 
 def test_a_replica_that_wants_another_ticket_or_is_full_sends_the_robot_back_to_the_door(
-    verifier: TinyVerifier, others: list[TinyVerifier], connect: Callable[..., ZmqLink]
+    verifier: TinyVerifier, others: list[TinyVerifier], connect: Connect
 ) -> None:
     verifier.refuse = Redirect(others[0].address, ticket=b"old")
     others[0].refuse = Fault(FaultCode.NO_TICKET, "the ticket is old")

@@ -16,6 +16,7 @@ from adapters_training.exit_choice.timing import Clock
 from adapters_training.exit_choice.verdicts import Verdicts
 from adapters_training.records import write_shard
 from speculation.exits import ExitHeads, Head, Reliability
+from speculation.profiles import load_profile
 from speculation.vlm.load import load_vlm
 from tests.adapters_training.frames import make_frame
 
@@ -83,7 +84,7 @@ def test_selected_exits_are_a_folder_of_their_own(
     heads = ExitHeads.load(tmp_path, load_vlm(tiny_target))
     assert list(heads.layers) == result["chosen"] and heads.head is Head(result["head"])
     assert [len(size["layers"]) for size in result["sizes"]] == [0, 1, 2]
-    times = command.Times(0.62, 0.072, 0.12, 2, True)
+    times = load_profile("go2_a100")
     candidates = command.candidates_of(Verdicts.load(measured), Measured.load(measured), times, heads.head, 0.01)
     assert candidates.lead_s == pytest.approx((0.465, 0.31, 0.155))
     assert candidates.cost_s == pytest.approx((0.0062,) * 3) and candidates.draft_s == pytest.approx(0.144)

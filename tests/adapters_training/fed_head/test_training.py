@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters_training.fed_head.acceptance import HeadDrafter, Tally, measure
-from adapters_training.fed_head.losses import depth_losses
 from adapters_training.fed_head.runs import gather, spans
 from adapters_training.fed_head.training import FedTrainer
-from adapters_training.frozen_target import preparation, training
+from adapters_training.fed_head.unroll import depth_losses
+from adapters_training.frozen_target import training
 from adapters_training.frozen_target.training import finished_results
 from adapters_training.packing import IGNORE
 from adapters_training.trainer import CHECKPOINT_FILE
@@ -33,7 +33,7 @@ from tests.edge_drafter.fakes import Weather
 from tests.pair import Robot, run
 from tests.speculation.fed.heads import tiny_config
 
-train, prepare = partial(training.train, FedTrainer), partial(preparation.prepare, FedTrainer)
+train, prepare = partial(training.train, FedTrainer), partial(training.prepare, FedTrainer)
 
 
 def test_a_head_that_was_trained_on_the_spot_drafts_right_tokens(target: Vlm, draft: Vlm) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,13 @@ import torch
 from adapters_training.__main__ import main
 from adapters_training.exits import ExitTrainer
 from adapters_training.fed_head.training import FedTrainer
-from adapters_training.frozen_target import preparation
-from adapters_training.frozen_target.preparation import prepare
-from adapters_training.frozen_target.training import train
+from adapters_training.frozen_target import training
+from adapters_training.frozen_target.training import prepare, train
 from adapters_training.settings import write
 from adapters_training.text_draft import TextDraftTrainer
 from adapters_training.trainer import CHECKPOINT_FILE
 from tests.adapters_training.targets import of_a_draft, of_a_head, of_exits, weights
 
-Config = Callable[..., Any]
 TRAININGS = {"exits": (ExitTrainer, of_exits), "fed-head": (FedTrainer, of_a_head),
              "text-draft": (TextDraftTrainer, of_a_draft)}  # fmt: skip
 
@@ -91,8 +88,8 @@ def test_too_little_memory_is_known_before_the_weights_are_read(
     command: str, llama: Path, chat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind, config = TRAININGS[command]
-    monkeypatch.setattr(preparation, "available_bytes", lambda device: 1e6)
-    monkeypatch.setattr(preparation, "load_vlm", None)
+    monkeypatch.setattr(training, "available_bytes", lambda device: 1e6)
+    monkeypatch.setattr(training, "load_vlm", None)
     with pytest.raises(ValueError, match=f"too little memory: training {kind.made} of .* has 1.0 MB free"):
         prepare(kind, config(llama, chat, tmp_path))
 

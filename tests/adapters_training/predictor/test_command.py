@@ -9,13 +9,7 @@ import numpy as np
 import pytest
 
 from adapters_training.__main__ import main
-from adapters_training.predictor.drafts import (
-    ACCEPTED,
-    REJECTED,
-    UNLABELLED,
-    DraftsConfig,
-    collect,
-)
+from adapters_training.predictor.drafts import ACCEPTED, REJECTED, UNLABELLED, PredictorConfig, collect
 from adapters_training.records import write_shard
 from speculation.predictor import Predictor
 from speculation.vlm.model import Vlm
@@ -38,7 +32,7 @@ def predictor(*words: object) -> int:
 
 
 def test_what_is_collected_is_what_mode_sd_drafts(data: Path, draft: Vlm, target: Vlm) -> None:
-    some = collect(draft, target, DraftsConfig(data=data, out=data, gamma=3, frames=12, max_tokens=10))
+    some = collect(draft, target, PredictorConfig(data=data, out=data, gamma=3, frames=12, max_tokens=10))
     assert set(some.scene.tolist()) == set(range(12))
     assert {ACCEPTED, REJECTED} <= set(some.label.tolist()) <= {ACCEPTED, REJECTED, UNLABELLED}
     for number in set(some.draft.tolist()):

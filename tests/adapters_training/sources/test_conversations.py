@@ -37,10 +37,7 @@ def test_bad_lines_are_named_with_their_number(tmp_path: Path) -> None:
         ({"conversations": [{"from": "human", "value": "?"}]}, "no question with an answer"),
         ({"conversations": [{"from": "alien", "value": "?"}]}, "speaker 'alien' is unknown"),
         ({"conversations": [{"from": "human", "value": 3}]}, "Expected `str`, got `int`"),
-        (
-            {"conversations": [{"from": who, "value": "x"} for who in ("human", "gpt", "gpt")]},
-            "do not take turns",
-        ),
+        ({"conversations": [{"from": who, "value": "x"} for who in ("human", "gpt", "gpt")]}, "do not take turns"),
         ({"conversations": [{"from": "human", "value": " "}, {"from": "gpt", "value": "x"}]}, "turn 1 is empty"),
         ({**GOOD, "conversations": [{"from": "human", "value": "<|im_end|>"}, GOOD["conversations"][1]]}, "<|im_end|>"),
         ({**GOOD, "image": "nowhere.jpg"}, "nowhere.jpg does not exist"),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from edge_drafter import Drafter, DraftingConfig, Mode, StepRequest, sources_of
 from edge_drafter.sources.fed import FedSource
@@ -98,8 +99,7 @@ class FeedingLink(FakeLink):
         super()._deliver(payload)
         message = self._inbox[-1]
         if isinstance(message, Commit):
-            self._inbox[-1] = Commit(**{name: getattr(message, name) for name in message.__struct_fields__}
-                                     | {"features": b"\1" * len(message.tokens)})  # fmt: skip
+            self._inbox[-1] = structs.replace(message, features=b"\1" * len(message.tokens))
 
     def _serve(self, message: AnyMessage, now: float) -> None:
         if isinstance(message, BeginStep) and self._prompts:

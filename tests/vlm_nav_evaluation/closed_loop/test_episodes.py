@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from edge_drafter.settings import EdgeConfig
 from spec_vlm_nav.action_publisher import BLOCKED_LIMIT, STUCK_LIMIT
@@ -61,7 +62,7 @@ def test_a_target_alone_answers_as_it_is_told_to(tmp_path: Path, answers: str) -
 def test_a_question_holds_the_frames_of_the_last_views() -> None:
     turn = NavigationAction(ActionKind.TURN_LEFT, ACTIONS[0].size)
     models: Any = FixedAnswer(format_answer("I see nothing.", turn))
-    run_one(EpisodeKey("middle", 3, "target"), replace(SETTING, edge=SETTING.edge.changed(frames=2)), models)
+    run_one(EpisodeKey("middle", 3, "target"), replace(SETTING, edge=structs.replace(SETTING.edge, frames=2)), models)
     first, second, third = (shown[-1] for shown in models.shown)
     assert models.shown == [(first,), (first, second), (second, third)] and len({first, second, third}) == 3
 
