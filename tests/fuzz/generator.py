@@ -6,7 +6,7 @@ All of it is drawn from one source of random numbers, so that a seed names every
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import MutableSequence
 from functools import cache
 from typing import Any, get_args
 
@@ -152,9 +152,17 @@ def pack(content: list[Any]) -> bytes:
         return b"\xc1"
 
 
-def spoiled(payloads: Sequence[bytes], rng: random.Random) -> bytes:
-    """Return a message's bytes with some of them changed, cut or mixed with another's."""
-    return mutated(payloads, rng)
+def disturbed(good: wire.AnyMessage, history: MutableSequence[bytes], rng: random.Random) -> bytes:
+    """Return a message as it is, bent, spoiled, or any other one, of those before too; `history` takes it in."""
+    payload, draw = wire.encode(good), rng.random()
+    history.append(payload)
+    if draw < 0.55:
+        return payload
+    if draw < 0.75:
+        return bent(good, rng)
+    if draw < 0.87:
+        return mutated([payload, rng.choice(history)], rng)
+    return any_message(rng) if draw < 0.93 else rng.choice(history)
 
 
 def text(rng: random.Random) -> str:

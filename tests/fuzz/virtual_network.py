@@ -16,8 +16,8 @@ from edge_drafter.link_socket import SEND_HIGH_WATER
 from speculation import wire
 from speculation.links import IDEAL, WayConditions
 from speculation.wire import Draft, EarlyTokens, Fetch, Ping, Pong
-from tests.fuzz.generator import spoiled
 from tests.fuzz.virtual_link import Wire
+from tests.hostile import mutated
 from vlm_nav_evaluation.virtual_time.link import Channel, VirtualMailbox
 from vlm_nav_evaluation.virtual_time.timeline import Timeline
 
@@ -231,7 +231,7 @@ class Network:
             channel.send(one, partial(deliver, one), not_before=way.frozen_until)
 
     def _garbage(self, payload: bytes) -> list[bytes]:
-        made = [spoiled([payload], self.rng) for _ in range(3)]
+        made = [mutated([payload], self.rng) for _ in range(3)]
         return [each for each in made if _is_harmless(each)]
 
 
