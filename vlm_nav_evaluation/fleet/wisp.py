@@ -13,6 +13,9 @@ from dataclasses import asdict, replace
 from statistics import mean
 from typing import Any
 
+import numpy as np
+from matplotlib.figure import Figure
+
 from cloud_verifier.config import Scheduling
 from speculation.pass_cost import PAPER_COSTS, PassCost
 from speculation.progress import progress
@@ -23,6 +26,7 @@ from vlm_nav_evaluation.fleet.figures import Figures, Window, capacity, run
 from vlm_nav_evaluation.fleet.systems import Drafting, Setting, System, Times
 from vlm_nav_evaluation.fleet.workload import FIXED_K, Workload
 from vlm_nav_evaluation.parallel import run_parallel
+from vlm_nav_evaluation.plots import COLOURS, HATCHES, MARKERS, SMALL, new_figure
 from vlm_nav_evaluation.tables import Column, figures_table, table
 
 BATCH = 256
@@ -80,6 +84,8 @@ def systems() -> dict[str, System]:
     return {each.name: each for each in every}
 
 
+LOOKS = ("central", "full_budget", "wisp", "fcfs", "sled", "fcfs, ahead")
+"""In the order of their colours, markers and hatches."""
 NEEDED = ("central", "full_budget")
 """What ratios are taken of."""
 MEANING = {
@@ -315,3 +321,30 @@ def capacity_table(capacities: Mapping[str, Any]) -> str:
     rows = [(system, *(" / ".join(map(str, by_class[name]["robots"])) for name in names))
             for system, by_class in capacities.items()]  # fmt: skip
     return table(header, rows)
+
+
+def plot(data: Mapping[str, Any]) -> Figure:
+    """Return capacity by class, and violations and goodput by the number of robots."""
+    figure = new_figure(10.0)
+    above, left, right = figure.subplot_mosaic("AA\nLR").values()
+    classes = list(next(iter(data["capacity"].values())))
+    width = 0.8 / len(data["capacity"])
+    for place, (system, by_class) in enumerate(data["capacity"].items()):
+        at = np.arange(len(classes)) + (place - (len(data["capacity"]) - 1) / 2) * width
+        values, look = [by_class[name]["robots"][-1] for name in classes], LOOKS.index(system)
+        above.bar(at, values, width, color=COLOURS[look], hatch=HATCHES[look], edgecolor="white", label=system)
+    names = [f"{SERVICE_CLASSES[name].tokens_per_s:g} tokens/s" for name in classes]
+    above.set_xticks(range(len(classes)), names)
+    above.set_ylabel("robots with at most 5 % too slow")
+    above.margins(y=0.3)
+    above.legend(ncols=3, fontsize=SMALL)
+    for system, runs in data["load"].items():
+        robots = [int(each) for each in runs]
+        look = LOOKS.index(system)
+        style: dict[str, Any] = {"color": COLOURS[look], "marker": MARKERS[look]}
+        left.plot(robots, [100 * each["violations"] for each in runs.values()], **style)
+        right.plot(robots, [each["goodput"] for each in runs.values()], **style, label=system)
+    right.legend(fontsize=SMALL)
+    left.set(xlabel="robots, mixed classes", ylabel="requests too slow, %")
+    right.set(xlabel="robots, mixed classes", ylabel="committed tokens/s")
+    return figure
