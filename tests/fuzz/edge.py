@@ -86,10 +86,6 @@ COUNTED = ("answers", "actions", "steps", "connections", *(cause.value for cause
 _hashed = hashed_target(5)
 
 
-def _next_word(prefix: Sequence[int]) -> int:
-    return _hashed(prefix) * 7 % VOCABULARY
-
-
 def read(tokens: Sequence[int]) -> str:
     """Return the text of tokens. Raises IndexError for one outside the vocabulary, which no tokenizer has to take."""
     return "".join(WORDS[token] for token in tokens if token != EOS)
@@ -225,7 +221,7 @@ class Edge:
         if (mode, most) not in drafters:
             changes = "gamma=4" if self.scheme.one_chain else ""
             config = DraftingConfig.of(mode, changes)
-            model = TimedModel(self.timeline.sleep, _next_word, VOCABULARY)
+            model = TimedModel(self.timeline.sleep, lambda prefix: _hashed(prefix) * 7 % VOCABULARY, VOCABULARY)
             drafters[mode, most] = Drafter(
                 sources_of(config, model), link, config, self.timeline.clock, max_draft=most, cpu_clock=lambda: 0.0
             )

@@ -112,12 +112,6 @@ def invalid(kind: inspect.Type, rng: random.Random) -> Any:
     return rng.choice(STRANGE)
 
 
-def values_of(message: wire.AnyMessage) -> list[Any]:
-    """Return the array of a message, its tag first."""
-    content: list[Any] = msgspec.msgpack.decode(wire.encode(message))
-    return content
-
-
 def any_message(rng: random.Random) -> bytes:
     """Return a message of any kind whose fields are all within their limits."""
     kind = rng.choice(KINDS)
@@ -126,7 +120,7 @@ def any_message(rng: random.Random) -> bytes:
 
 def bent(message: wire.AnyMessage, rng: random.Random) -> bytes:
     """Return a message with one or two of its fields changed: another valid value, one beyond a limit, one too many."""
-    content = values_of(message)
+    content: list[Any] = msgspec.msgpack.decode(wire.encode(message))
     fields = fields_of(type(message))
     for _ in range(rng.choice((1, 1, 2))):
         draw = rng.randrange(12)

@@ -225,14 +225,11 @@ class Network:
                     case "reorder":
                         delay, overtakes = delay + self.rng.uniform(0.0, 0.5), True
                     case "garbage":
-                        copies = [*self._garbage(payload), *copies]
+                        made = [mutated([payload], self.rng) for _ in range(3)]
+                        copies = [*filter(_is_harmless, made), *copies]
         channel.way.conditions = WayConditions(delay, reorder=overtakes)
         for one in copies:
             channel.send(one, partial(deliver, one), not_before=way.frozen_until)
-
-    def _garbage(self, payload: bytes) -> list[bytes]:
-        made = [mutated([payload], self.rng) for _ in range(3)]
-        return [each for each in made if _is_harmless(each)]
 
 
 def _is_harmless(payload: bytes) -> bool:

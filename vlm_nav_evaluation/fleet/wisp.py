@@ -188,18 +188,15 @@ def mixed_run(cost: str, system: str, robots: int, seed: int, quick: bool) -> tu
     return Setting(systems()[system], times_of(cost), workload, CLASSES), robots, seed, window
 
 
-def _shares(runs: Sequence[Mapping[str, Any]], service_class: str) -> list[float]:
-    """Return the late share of a class under every seed under which any of its requests counts."""
-    return [each["by_class"][service_class] for each in runs if service_class in each["by_class"]]
-
-
 def mean_of(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the figures of a mixed fleet: means over its seeds, but the sum of the requests."""
     names = ("goodput", "tokens_per_pass", "rows", "pass_s", "queue_s")
+    # Under some seeds no request of a class may count.
+    late = {name: [each["by_class"][name] for each in runs if name in each["by_class"]] for name in CLASSES}
     return {
         "requests": sum(each["requests"] for each in runs),
         "each": mean(each["goodput"] / each["robots"] for each in runs),
-        "by_class": {name: mean(shares) for name in CLASSES if (shares := _shares(runs, name))},
+        "by_class": {name: mean(shares) for name, shares in late.items() if shares},
         **{name: mean(each[name] for each in runs) for name in names},
     }
 
