@@ -19,9 +19,9 @@ from typing import NamedTuple
 from benchmarks.recordings import COUNT, EMBEDDED, QUICK_COUNT
 from spec_vlm_nav.graph import PROJECT
 from speculation.program_exit import INTERRUPTED
-from speculation.settings import path_flag
 from speculation.worker_processes import terminable
 from vlm_nav_evaluation import results
+from vlm_nav_evaluation.experiment.command import add_journal
 from vlm_nav_evaluation.journal import Journal
 from vlm_nav_evaluation.options import several
 from vlm_nav_evaluation.plots import KEPT, OUT, add_outputs
@@ -100,9 +100,7 @@ def parser() -> argparse.ArgumentParser:
     some.add_argument("--only", type=several(list(PROGRAMS)), default=list(PROGRAMS), help=f"of {','.join(PROGRAMS)}")
     shown = "those of README's and the pages' figures that need no training and no GPU"
     some.add_argument("--figures", action="store_const", dest="only", const=list(FIGURES), help=shown)
-    kept = "keep in this folder what is finished; the same command goes on there"
-    line.add_argument("--journal", type=path_flag, metavar="DIR", help=kept)
-    line.add_argument("--restart", action="store_true", help="throw away what --journal holds")
+    add_journal(line, "keep in this folder what is finished; the same command goes on there")
     add_outputs(line)
     return line
 

@@ -101,7 +101,7 @@ def run(options: argparse.Namespace) -> None:
     before, asked = warmed_up(options, options.steps, WARM_UP)
     with ExitStack() as open_checkouts:
         sides = {side: open_checkouts.enter_context(checkout(each, options)) for side, each in folders.items()}
-        arms: list[Arm[Question]] = [
+        arms: list[Arm] = [
             Arm(f"{mode} {side}", decode=partial(decode, mode))
             for mode in options.modes
             for side, decode in sides.items()

@@ -15,24 +15,25 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from benchmarks.map_markers import NANO, Marker, markers
 from benchmarks.recordings import add_cost, add_source, changed, of_recording, source
 from edge_drafter import Mode
-from speculation.profiles import load_profile
 from speculation.progress import progress
 from vlm_nav_evaluation.experiment.command import command_line, main_of
 from vlm_nav_evaluation.experiment.run import Arm
 from vlm_nav_evaluation.figures import spread
+from vlm_nav_evaluation.options import whole_numbers
 from vlm_nav_evaluation.plots import COLOURS, MODE_COLOURS, SMALL, add_outputs, keep, new_figure
 from vlm_nav_evaluation.results import provenance, settings_of, write_result
 from vlm_nav_evaluation.tables import Column, figures_table
-from vlm_nav_evaluation.virtual_time import PAPERS, Recording, Synthetic, Timings, VirtualTime
+from vlm_nav_evaluation.virtual_time import Recording, Synthetic, Timings, run_arms
 from vlm_nav_evaluation.virtual_time.timings import DEFAULT_COST, TABLE_9_LEAF
 
 VERIFY_S = 0.020
@@ -47,7 +48,6 @@ CONTOURS = (1.02, 1.5, 2.0, 3.0, 4.0)
 """Speed-ups with a line. The first is where `full` leaves plain cloud decoding; at 1 it is level over a wide area."""
 CLOUD, SD, FSD = Mode.CLOUD.value, Mode.SD.value, Mode.FSD.value
 SPECULATIVE = tuple(mode.value for mode in Mode if mode.drafts)
-NANO = "Orin Nano, 4-bit engine"
 STYLES = {
     "Early Exits": ("o", COLOURS[2]),
     "PicoSpec (Jetson AGX)": ("s", COLOURS[5]),
@@ -56,79 +56,6 @@ STYLES = {
     NANO: ("v", COLOURS[3]),
 }
 """Marker shape and colour by `Marker.paper`."""
-
-
-class Marker(NamedTuple):
-    """A system on the map, with T_p, T_q and T_c in seconds."""
-
-    paper: str
-    label: str
-    draft_s: float
-    verify_s: float
-    one_way_s: float
-    source: str
-    at: tuple[float, float] = (6.0, 0.0)
-    """Offset of the label in points."""
-    align: str = "left"
-
-    @property
-    def place(self) -> tuple[float, float]:
-        """T_p / T_q and T_c / T_q."""
-        return self.draft_s / self.verify_s, self.one_way_s / self.verify_s
-
-
-EARLY_EXITS: Mapping[str, tuple[str, str, tuple[float, float], str]] = {
-    "go2": ("Go2 (Orin), Qwen2-VL 2B/7B", "Go2", (-6.0, 7.0), "right"),
-    "jetson_vicuna_7b": ("Jetson, Vicuna 68M/7B", "Jetson, 7B", (6.0, 5.0), "left"),
-    "rtx_vicuna_7b": ("RTX, Vicuna 68M/7B", "RTX, 7B", (-2.0, -13.0), "center"),
-    "jetson_vicuna_13b": ("Jetson, Vicuna 160M/13B", "Jetson, 13B", (7.0, -3.0), "left"),
-    "rtx_vicuna_13b": ("RTX, Vicuna 160M/13B", "RTX, 13B", (7.0, -4.0), "left"),
-    "jetson_llama2_7b": ("Jetson, 68M/Llama2-7B", "", (0.0, 0.0), "left"),
-    "rtx_llama2_7b": ("RTX, 68M/Llama2-7B", "", (0.0, 0.0), "left"),
-}
-"""Device and pair of models, label, its offset in points and its alignment, by system."""
-PICOSPEC = (
-    ("Qwen3 32B", "Qwen3 0.6B/32B, GSM8K", 0.09746, 13.89, 0.11981),
-    ("Llama 70B", "Llama 1B/70B, GSM8K", 0.17105, 6.87, 0.19468),
-)
-"""Label, models, drafting 4 tokens, tokens/s of cloud decoding, and T_rtt + T_verify of a stop-and-wait round."""
-DERIVED = "PicoSpec, Tables 1 to 3; T_q is one token of cloud decoding, T_c what the stop-and-wait round leaves"
-ENGINES = {"orin_nano_llama_cpp": "llama.cpp", "orin_nano_tensorrt": "TensorRT Edge-LLM"}
-"""Draft engines of four bits by the device profile that has their time of a token."""
-SPECEDGE = Marker(
-    "SpecEdge (RTX 4090)", "Qwen3 32B", 0.011, 0.0942, 0.01407 / 2.0,
-    "Qwen3 1.7B/32B: SpecEdge, Sec. 5.1 and 5.2; T_q is that of a batch", (0.0, -15.0), "center",
-)  # fmt: skip
-
-
-def markers(measured: Sequence[float] = ()) -> list[Marker]:
-    """Return the papers' systems, and an Orin against fast servers, those whose passes were `measured` too, in seconds.
-
-    WISP and DSSD print too little.
-    """
-    found = []
-    for name, (pair, label, offset, align) in EARLY_EXITS.items():
-        own, table = PAPERS[name], f"{pair}: Early Exits, Table {'8(a)' if name == 'go2' else '5'}"
-        found.append(Marker("Early Exits", label, own.draft_s, own.verify_s, own.one_way_s, table, offset, align))
-    for model, pair, drafting_s, rate, waiting_s in PICOSPEC:
-        times = (drafting_s / 4, 1.0 / rate, (waiting_s - 1.0 / rate) / 2.0)
-        found.append(Marker("PicoSpec (Jetson AGX)", model, *times, f"{pair}: {DERIVED}", (7.0, -3.0)))
-    found.append(SPECEDGE)
-    go2 = PAPERS["go2"]
-    for profile, engine in ENGINES.items():
-        where = f"{engine}, the Go2's T_q and T_c: Early Exits, Table 8(a); T_p: profile {profile}"
-        found.append(Marker(NANO, "", load_profile(profile).draft_s, go2.verify_s, go2.one_way_s, where))
-    for verify_s in (0.010, 0.020, *measured):
-        server, way_s = f"T_q {1e3 * verify_s:.0f} ms", 0.010
-        how = "T_q measured, T_c assumed" if verify_s in measured else "assumed"
-        assumed = f"T_q {1e3 * verify_s:g} ms, T_c {1e3 * way_s:g} ms: {how}; T_p: Early Exits, Table 8(a)"
-        times = (PAPERS["go2"].draft_s, verify_s, way_s)
-        found.append(Marker("Orin, fast server", server, *times, assumed, (0.0, 8.0), "center"))
-        for profile, engine in ENGINES.items():
-            draft_s = load_profile(profile).draft_s
-            where = f"{engine}, T_q {1e3 * verify_s:g} ms, T_c {1e3 * way_s:g} ms: {how}; T_p: profile {profile}"
-            found.append(Marker(NANO, "", draft_s, verify_s, way_s, where))
-    return found
 
 
 def declared(draft: float, way: float, cost: str = DEFAULT_COST) -> Timings:
@@ -144,9 +71,9 @@ def at(
 
     sd and fsd are given for every gamma, and the best median of them.
     """
-    arms = [Arm[Any](CLOUD, CLOUD), Arm[Any](mode, mode)]
+    arms = [Arm(CLOUD, CLOUD), Arm(mode, mode)]
     arms += [Arm(f"{name} {gamma}", name, {"gamma": gamma}) for name in (SD, FSD) for gamma in gammas]
-    run = VirtualTime(recording, declared(draft, way, cost)).run(arms)
+    run = run_arms(arms, recording, declared(draft, way, cost))
     faster = {arm.name: spread(run.ratios(CLOUD, arm.name)) for arm in arms[1:]}
     cell: dict[str, Any] = {"draft": draft, "way": way, mode: faster[mode]}
     for name in (SD, FSD):
@@ -263,7 +190,7 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError(f"--verify-ms {min(options.verify_ms):g}: give more than 0")
     options.steps = options.steps or (2 if options.quick else 5)
     options.gammas = options.gammas or ("4" if options.quick else "1,2,4,8")
-    recording, gammas = source(options), gammas_of(options.gammas)
+    recording, gammas = source(options), whole_numbers("--gammas", options.gammas, 16)
     columns, rows = QUICK_GRID if options.quick else GRID
     drafts, ways = (np.geomspace(LEAST, most, n).tolist() for most, n in ((MOST_DRAFT, columns), (MOST_WAY, rows)))
     grid_places = [(draft, way) for way in ways for draft in drafts]
@@ -281,17 +208,6 @@ def run(options: argparse.Namespace) -> None:
         write_result(
             name, {**about, "verify_s": VERIFY_S, "draft_leaf": TABLE_9_LEAF, "cells": cells, "systems": systems}
         )
-
-
-def gammas_of(text: str) -> list[int]:
-    """Read comma-separated draft lengths. Raises ValueError, naming the option, for others than 1 to 16."""
-    try:
-        gammas = sorted({int(word) for word in text.split(",")})
-    except ValueError:
-        gammas = []
-    if not gammas or not 1 <= gammas[0] <= gammas[-1] <= 16:
-        raise ValueError(f"--gammas {text}: give numbers from 1 to 16, joined by commas")
-    return gammas
 
 
 def _caption(options: argparse.Namespace, recording: Recording, gammas: Sequence[int]) -> str:

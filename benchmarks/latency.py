@@ -20,8 +20,7 @@ from speculation.links import load_link
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.cpu_cores import add_cores
 from vlm_nav_evaluation.experiment.cpu_cores import described as on_cores
-from vlm_nav_evaluation.experiment.mmspec import counted, is_mmspec
-from vlm_nav_evaluation.experiment.mmspec import described as as_mmspec
+from vlm_nav_evaluation.experiment.mmspec import is_mmspec, told
 from vlm_nav_evaluation.experiment.questions import warmed_up
 from vlm_nav_evaluation.experiment.run import WARM_UP, Arm
 from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets
@@ -78,9 +77,8 @@ def run(options: argparse.Namespace) -> None:
             print(f"{arm}: {entry['early_received']:.0f} early tokens, hits by exit layer {entry['early_hits']}")
     ratios = {f"{fast} against {slow}": measured.times_faster(slow, fast) for slow, fast in pairs}
     data: dict[str, Any] = {"declared_link": asdict(load_link(options.link)), "figures": figures}
-    if is_mmspec(options.frames) and CLOUD in figures:
-        data["mmspec"] = counted(measured, asked, CLOUD)
-        print(as_mmspec(data["mmspec"], CLOUD))
+    if CLOUD in figures:
+        data |= told(options.frames, measured, asked, CLOUD)
     command.finish(options, "latency", data | {"paired_ratio_low_median_high": ratios}, measured)
 
 

@@ -25,11 +25,10 @@ from speculation.vlm.model import Vlm
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.cpu_cores import add_cores
 from vlm_nav_evaluation.experiment.cpu_cores import described as on_cores
-from vlm_nav_evaluation.experiment.mmspec import counted, is_mmspec
-from vlm_nav_evaluation.experiment.mmspec import described as as_mmspec
+from vlm_nav_evaluation.experiment.mmspec import is_mmspec, told
 from vlm_nav_evaluation.experiment.questions import warmed_up
 from vlm_nav_evaluation.experiment.reference_answers import Flip, ModelAlone, bugs, margins
-from vlm_nav_evaluation.experiment.run import WARM_UP, Arm, Question, Run
+from vlm_nav_evaluation.experiment.run import WARM_UP, Arm, Run
 from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets
 from vlm_nav_evaluation.plots import MODE_COLOURS, SMALL, add_outputs, bar_plot, keep
 from vlm_nav_evaluation.tables import Column, figures_table, spread_columns
@@ -65,7 +64,7 @@ COLUMNS = (
 )
 
 
-def peers_of(target: Vlm, draft: Vlm, max_tokens: int) -> list[Arm[Question]]:
+def peers_of(target: Vlm, draft: Vlm, max_tokens: int) -> list[Arm]:
     """Return transformers' arms; what is there for images' sake alone is left out of a pair of language models.
 
     Prompt lookup may propose the image's placeholders, which transformers then takes for a second image and refuses; so
@@ -185,10 +184,8 @@ def run(options: argparse.Namespace) -> int:
     for name, why in measured.refused.items():
         print(f"{name}: left out, transformers fails: {why}")
     shown: dict[str, Any] = {"figures": figures, "flips": [asdict(flip) for flip in flips]}
-    if is_mmspec(options.frames):
-        base = GREEDY if GREEDY in measured.answers else ALONE
-        shown["mmspec"] = counted(measured, asked, base, AT_PREFILL)
-        print(as_mmspec(shown["mmspec"], base))
+    base = GREEDY if GREEDY in measured.answers else ALONE
+    shown |= told(options.frames, measured, asked, base, AT_PREFILL)
     title = f"A step at round trip 0, {options.steps} frames, raw times of this machine"
     keep(plot(figures, title), command.result_name("peers", options.frames), options)
     shown["refused"] = dict(measured.refused)

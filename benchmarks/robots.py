@@ -15,37 +15,34 @@ import itertools
 import os
 import random
 import sys
-import threading
-import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from cloud_verifier.policies import POLICIES
-from edge_drafter import DecodingStats, Mode
+from edge_drafter import Mode
 from edge_drafter.decoder import EdgeDecoder
 from speculation.progress import progress
 from speculation.vlm.load import load_vlm
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.cpu_cores import Cores, described, placed
+from vlm_nav_evaluation.experiment.fleets import drive, figures
 from vlm_nav_evaluation.experiment.questions import warmed_up
 from vlm_nav_evaluation.experiment.reference_answers import ModelAlone
 from vlm_nav_evaluation.experiment.run import Answer, Arm, Question
 from vlm_nav_evaluation.experiment.sockets import edge_config
 from vlm_nav_evaluation.figures import spread
-from vlm_nav_evaluation.options import several
+from vlm_nav_evaluation.options import several, whole_numbers
 from vlm_nav_evaluation.plots import COLOURS, MARKERS, SMALL, add_outputs, keep, new_figure, plain
 from vlm_nav_evaluation.results import mark_busy
 from vlm_nav_evaluation.tables import MS, Column, figures_table
 from vlm_nav_evaluation.verifier_process import CONNECT_LIMIT_S, verifier, verifier_flags
 
 PLAIN_POLICY = "fcfs"
-ROBOTS, QUICK_ROBOTS = (1, 2, 4, 8, 16), (4,)
+ROBOTS, QUICK_ROBOTS = "1,2,4,8,16", "4"
 STEPS, QUICK_STEPS = 3, 1
 ROUNDS = 3
 QUICK_POLICIES = (PLAIN_POLICY, "full_budget")
@@ -68,18 +65,7 @@ COLUMNS = (
 )
 
 
-class Served(NamedTuple):
-    """One answer that one robot got; times are seconds of one clock."""
-
-    robot: int
-    question: int
-    began: float
-    ended: float
-    tokens: tuple[int, ...]
-    stats: DecodingStats
-
-
-def arms_of(policies: Sequence[str]) -> list[Arm[Any]]:
+def arms_of(policies: Sequence[str]) -> list[Arm]:
     """Return the arms: decoding alone, and drafting robots under each policy of the verifier, the plain one first."""
     cloud, full = Mode.CLOUD.value, Mode.FULL.value
     every = dict.fromkeys((PLAIN_POLICY, *policies))
@@ -89,61 +75,7 @@ def arms_of(policies: Sequence[str]) -> list[Arm[Any]]:
     ]
 
 
-def window(served: Sequence[Served], steps: int) -> tuple[float, float]:
-    """Return when the first robot began and when the first one had `steps` answers: in between, all were at work.
-
-    Raises ValueError where no robot has so many.
-    """
-    answers: dict[int, list[Served]] = {}
-    for each in sorted(served, key=lambda each: each.ended):
-        answers.setdefault(each.robot, []).append(each)
-    ends = [own[steps - 1].ended for own in answers.values() if len(own) >= steps]
-    if not ends:
-        raise ValueError(f"no robot has {steps} answers")
-    return min(each.began for each in served), min(ends)
-
-
-def tokens_within(served: Sequence[Served], until: float) -> float:
-    """Return the tokens that came before a time; of an answer under way the share of its time that had passed."""
-    return sum(
-        len(each.tokens) * min(1.0, (until - each.began) / (each.ended - each.began))
-        for each in served
-        if each.began < until
-    )
-
-
-def figures(served: Sequence[Served], steps: int, truths: Sequence[tuple[int, ...]]) -> dict[str, float | None]:
-    """Return the figures of one fleet: rates within the `window`, times of the answers that began in it.
-
-    A pass is one target forward as a robot sees it: one that several robots share counts for each of them.
-    `least_share`: the tokens of the slowest robot over a fair share.
-    """
-    began, until = window(served, steps)
-    seconds, inside = until - began, [each for each in served if each.began < until]
-    robots = {each.robot for each in served}
-    by_robot = [tokens_within([each for each in inside if each.robot == robot], until) for robot in robots]
-    tokens = sum(len(each.tokens) for each in inside)
-    stats = DecodingStats()
-    for each in inside:
-        stats.add(each.stats)
-    times = [each.ended - each.began for each in inside]
-    forwards = stats.draft_forwards
-    return {
-        "tokens_per_s": sum(by_robot) / seconds,
-        "step_p50_s": float(np.percentile(times, 50)),
-        "step_p95_s": float(np.percentile(times, 95)),
-        "passes_per_token": stats.cloud_passes / tokens,
-        "pass_s": stats.server_compute_s / stats.cloud_passes,
-        "queue_s": stats.server_queue_s / stats.cloud_passes,
-        "draft_forward_s": (stats.draft_s + stats.predraft_s) / forwards if forwards else None,
-        "least_share": min(by_robot) * len(robots) / sum(by_robot),
-        "busy": float(stats.busy),
-        "wrong": float(sum(each.tokens != truths[each.question] for each in served)),
-        "answers": float(len(served)),
-    }
-
-
-def summarised(rounds: Sequence[Mapping[str, Mapping[str, float | None]]]) -> dict[str, dict[str, Any]]:
+def summarised(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
     """Return every arm's figures over rounds: spreads, sums of what is counted, ratios of rates round by round."""
     found: dict[str, dict[str, Any]] = {}
     for arm in rounds[0]:
@@ -155,49 +87,9 @@ def summarised(rounds: Sequence[Mapping[str, Mapping[str, float | None]]]) -> di
             entry[name] = (sum(values) if counted else spread(values)) if values else None
         for name, base in (("to_cloud", Mode.CLOUD.value), ("to_fcfs", f"{Mode.FULL.value} {PLAIN_POLICY}")):
             if base in rounds[0] and arm != base:
-                entry[name] = spread([rate(fleet[arm]) / rate(fleet[base]) for fleet in rounds])
+                entry[name] = spread([fleet[arm]["tokens_per_s"] / fleet[base]["tokens_per_s"] for fleet in rounds])
         found[arm] = entry
     return found
-
-
-def rate(entry: Mapping[str, float | None]) -> float:
-    """Return the tokens per second of a fleet's figures."""
-    return entry["tokens_per_s"] or 0.0
-
-
-def drive(edges: Sequence[EdgeDecoder], asked: Sequence[Question], before: Question, steps: int) -> list[Served]:
-    """Let every edge answer questions in a thread of its own until one of them has answered `steps`.
-
-    Each begins elsewhere among the questions. Raises what decoding raises, in any of the threads.
-    """
-    start, over = threading.Barrier(len(edges)), threading.Event()
-
-    def robot(index: int, edge: EdgeDecoder) -> list[Served]:
-        served: list[Served] = []
-        try:
-            edge.decode(before.prompt, before.jpeg)
-            start.wait()
-            while not (served and over.is_set()):
-                place = (index * len(asked) // len(edges) + len(served)) % len(asked)
-                began = time.perf_counter()
-                result = edge.decode(asked[place].prompt, asked[place].jpeg)
-                served.append(Served(index, place, began, time.perf_counter(), result.tokens, result.stats))
-                if len(served) >= steps:
-                    over.set()
-        except Exception:
-            over.set()
-            start.abort()
-            raise
-        return served
-
-    with ThreadPoolExecutor(len(edges)) as pool:
-        futures = [pool.submit(robot, index, edge) for index, edge in enumerate(edges)]
-    problems = [error for future in futures if (error := future.exception()) is not None]
-    for error in problems:
-        # The others only found the barrier broken.
-        if not isinstance(error, threading.BrokenBarrierError):
-            raise error
-    return [each for future in futures for each in future.result()]
 
 
 def measure(
@@ -207,7 +99,7 @@ def measure(
     arms, vlm = arms_of(options.policies), load_vlm(options.draft_model, dtype=options.dtype)
     own = [*verifier_flags(options), "--max-batch", str(options.max_batch)]
     own += ["--max-sessions", str(2 * max(options.robots))]
-    rounds: dict[int, list[dict[str, dict[str, float | None]]]] = {robots: [] for robots in options.robots}
+    rounds: dict[int, list[dict[str, dict[str, Any]]]] = {robots: [] for robots in options.robots}
     with ExitStack() as stack:
         with placed(cores(), verifier=True):
             addresses = {}
@@ -263,19 +155,11 @@ def parser() -> argparse.ArgumentParser:
     line = command.experiment_line("benchmarks.robots", __doc__, STEPS, edge, QUICK_STEPS)
     line.add_argument("--policies", type=several(list(POLICIES)), help=f"of the verifier, beside "
                       f"{PLAIN_POLICY}, which always runs (default: all; --quick: {QUICK_POLICIES[-1]})")  # fmt: skip
-    line.add_argument("--robots", type=counts, help="fleets, e.g. 1,4,16 (default: 1,2,4,8,16; --quick: 4)")
+    line.add_argument("--robots", help=f"fleets, e.g. 1,4,16 (default: {ROBOTS}; --quick: {QUICK_ROBOTS})")
     line.add_argument("--rounds", type=int, help=f"of all arms with each fleet (default: {ROUNDS}, 1 with --quick)")
     line.add_argument("--max-batch", type=int, default=16, help="robots in one forward (default: %(default)s)")
     add_outputs(line)
     return line
-
-
-def counts(text: str) -> list[int]:
-    """Read comma-separated numbers of robots, ascending, each once; an argparse type."""
-    words = text.split(",")
-    if not all(word.isdecimal() and 1 <= int(word) <= MOST_ROBOTS for word in words):
-        raise argparse.ArgumentTypeError(f"{text!r}: give numbers from 1 to {MOST_ROBOTS}, e.g. 1,4,16")
-    return sorted({int(word) for word in words})
 
 
 def run(options: argparse.Namespace) -> int:
@@ -286,7 +170,7 @@ def run(options: argparse.Namespace) -> int:
     mark_busy(options)
     quick = options.quick
     options.steps = options.steps or (QUICK_STEPS if quick else STEPS)
-    options.robots = options.robots or list(QUICK_ROBOTS if quick else ROBOTS)
+    options.robots = whole_numbers("--robots", options.robots or (QUICK_ROBOTS if quick else ROBOTS), MOST_ROBOTS)
     options.rounds = options.rounds or (1 if quick else ROUNDS)
     options.policies = options.policies or [each for each in POLICIES if not quick or each in QUICK_POLICIES]
     (before,), asked = warmed_up(options, max(options.steps, min(options.robots[-1], 2 * options.steps)), 1)

@@ -19,7 +19,7 @@ from edge_drafter import Mode
 from speculation.sampling import SCHEMES, SamplingScheme, Sparse
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.questions import warmed_up
-from vlm_nav_evaluation.experiment.run import Arm, Question, Run
+from vlm_nav_evaluation.experiment.run import Arm, Run
 from vlm_nav_evaluation.experiment.sockets import sockets
 from vlm_nav_evaluation.figures import median_interval
 from vlm_nav_evaluation.plots import COLOURS, SMALL, add_outputs, bar_plot, keep
@@ -112,7 +112,7 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError(f"--temperature {options.temperature:g}: give more than 0; greedy is compared in any case")
     options.steps = options.steps or (QUICK_STEPS if options.quick else STEPS)
     modes = (Mode.CLOUD, Mode.SD) if options.quick else tuple(Mode)
-    arms, bases = list[Arm[Question]](), dict[str, str]()
+    arms, bases = list[Arm](), dict[str, str]()
     for scheme in schemes_of(options):
         settings = {"mode": Mode.SD.value, "sampling": scheme.text, "seed": options.seed}
         for mode in modes_of(scheme):

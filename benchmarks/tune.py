@@ -30,15 +30,22 @@ from benchmarks.recordings import (
 )
 from edge_drafter import Mode
 from vlm_nav_evaluation.experiment.command import command_line, main_of
-from vlm_nav_evaluation.experiment.run import Arm, Run
+from vlm_nav_evaluation.experiment.run import Arm
 from vlm_nav_evaluation.figures import with_ratios
 from vlm_nav_evaluation.options import add_edge_flags, add_gamma, drafted_as, milliseconds, several
 from vlm_nav_evaluation.plots import add_outputs
 from vlm_nav_evaluation.results import provenance, settings_of, write_result
 from vlm_nav_evaluation.tables import MS, Column, markdown
-from vlm_nav_evaluation.virtual_time import PAPERS, Recording, Synthetic, Timings, VirtualTime, load_timings
-from vlm_nav_evaluation.virtual_time.decoding import SERVER
-from vlm_nav_evaluation.virtual_time.figures import figures_of
+from vlm_nav_evaluation.virtual_time import (
+    PAPERS,
+    SERVER,
+    Recording,
+    Synthetic,
+    Timings,
+    figures_of,
+    load_timings,
+    run_arms,
+)
 from vlm_nav_evaluation.virtual_time.tuning import NO_NGRAMS, TUNED, arms_at_best, is_tuned, split
 
 FULL = Mode.FULL.value
@@ -119,9 +126,7 @@ def at_best(
     if FULL in modes:
         text = ",".join(filter(None, (base, "ngrams=off")))
         arms.append(Arm(BESIDE, FULL, {**changes, "text": text, "server": SERVER.changed(draft_model=Path("beside"))}))
-    run: Run = VirtualTime(shown, timings).run(arms)
-    figures = with_ratios({arm: figures_of(answers, timings) for arm, answers in run.answers.items()})
-    return {"modes": figures, "drafting": drafting}
+    return {"modes": with_ratios(figures_of(run_arms(arms, shown, timings), timings)), "drafting": drafting}
 
 
 def report(entry: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from spec_vlm_nav.preflight import PARTS
 from spec_vlm_nav.process_graph import Argument
 from speculation.settings import Field
 from tests.test_dependencies import FOLDERS
-from vlm_nav_evaluation.__main__ import MODULES
+from vlm_nav_evaluation.__main__ import COMMANDS
 from vlm_nav_evaluation.__main__ import parser as evaluation_parser
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -172,7 +172,7 @@ def test_launch_commands_in_pages_give_arguments_that_are_declared(path: Path) -
 def test_commands_of_evaluation_in_pages_have_flags_that_they_take() -> None:
     (commands,) = (action for action in evaluation_parser()._actions if isinstance(action.choices, dict))
     taken = {name: line._option_string_actions for name, line in commands.choices.items()}  # type: ignore[attr-defined]
-    assert len(taken) == len(MODULES)
+    assert len(taken) == len(COMMANDS)
     for path in COMMAND_PAGES:
         text = path.read_text(encoding="utf-8")
         for name, rest in re.findall(r"python -m vlm_nav_evaluation ([a-z-]+)([^\n`#]*)", text):

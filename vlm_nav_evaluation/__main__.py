@@ -1,10 +1,11 @@
-"""Command line: python -m vlm_nav_evaluation COMMAND; every command is a module with `add_command`."""
+"""Command line: python -m vlm_nav_evaluation COMMAND; every command is a module with `add_options` and `run`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import ModuleType
 
 from edge_drafter.question import AnswerLate, VerifierLost
 from speculation.worker_processes import terminable
@@ -17,7 +18,20 @@ from vlm_nav_evaluation.link_loss import command as link_loss
 from vlm_nav_evaluation.replay import command as replay
 from vlm_nav_evaluation.report import command as report
 
-MODULES = (demo, play, report, closed_loop, bars, record, replay, acting, link_loss, soak, fleet)
+COMMANDS: Mapping[str, tuple[ModuleType, str]] = {
+    "demo": (demo, "a simulated Go2 finds an object"),
+    "play": (play, "a bag into the live navigation node"),
+    "report": (report, "the page of a recorded run"),
+    "closed-loop": (closed_loop, "find objects in simulated rooms"),
+    "bars": (bars, "what a target has to reach, in one table"),
+    "record": (record, "make a labelled bag with the simulator's oracle"),
+    "replay": (replay, "decode the frames of bags in several modes"),
+    "acting": (acting, "does faster decoding make a better robot?"),
+    "link-loss": (link_loss, "what the robot does when a part fails"),
+    "soak": (soak, "a thousand steps without growth"),
+    "fleet": (fleet, "many robots and one verifier on virtual time"),
+}
+"""Module and help by name."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -26,8 +40,10 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m vlm_nav_evaluation", description="Demo, reports, and offline evaluation."
     )
     commands = line.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in MODULES:
-        module.add_command(commands)
+    for name, (module, shown) in COMMANDS.items():
+        own = commands.add_parser(name, help=shown, description=module.__doc__)
+        module.add_options(own)
+        own.set_defaults(run=module.run)
     return line
 
 

@@ -34,9 +34,8 @@ READY_LIMIT_S, POLL_S = 120.0, 0.2
 PROMPT = "vlm_nav/prompt"
 
 
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register `demo`."""
-    line = commands.add_parser("demo", help="a simulated Go2 finds an object", description=__doc__)
+def add_options(line: argparse.ArgumentParser) -> None:
+    """Register the options of `demo`."""
     add_graph_flags(line, SIM_GRAPH, "seed", "difficulty", "layout", "target", "fed_head", *DECODING, seed="3")
     asked = line.add_mutually_exclusive_group()
     asked.add_argument("--instruction", help="given to the robot (default: find the TARGET)")
@@ -45,7 +44,6 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     shown = "bag, log and report go here (default: out/demo)"
     line.add_argument("--out", type=path_flag, default=PROJECT / "out" / "demo", help=shown)
     line.add_argument("--no-gain", action="store_true", help="do not ask the run's frames again to compare modes")
-    line.set_defaults(run=run)
 
 
 class StepPrinter:

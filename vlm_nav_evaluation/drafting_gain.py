@@ -35,8 +35,8 @@ BUDGET_S, LEAST = 24.0, 2
 FORGETFUL = "full, earlier answers off"
 """Frames of one run are alike, and `full` proposes what it has answered before: a row of its own shows it without."""
 ARMS = (
-    *(Arm[Question](mode.value, mode.value, {"mode": mode.value}) for mode in (Mode.CLOUD, Mode.SD, Mode.FULL)),
-    Arm[Question](FORGETFUL, Mode.FULL.value, {"mode": Mode.FULL.value, "drafting": "ngrams=off"}),
+    *(Arm(mode.value, mode.value, {"mode": mode.value}) for mode in (Mode.CLOUD, Mode.SD, Mode.FULL)),
+    Arm(FORGETFUL, Mode.FULL.value, {"mode": Mode.FULL.value, "drafting": "ngrams=off"}),
 )
 COLUMNS = (
     Column("time to action, ms", "total_s", ".0f", MS),
@@ -129,7 +129,7 @@ def measure(asked: Sequence[Question], options: argparse.Namespace) -> Gain:
     return Gain(run, f"declared times {profile.name} ({profile.scale}){link}", timelines, late)
 
 
-def _traced(arm: Arm[Question], edges: Edges, kept: dict[tuple[str, str], Step]) -> Arm[Question]:
+def _traced(arm: Arm, edges: Edges, kept: dict[tuple[str, str], Step]) -> Arm:
     """Return the arm with a decoder that keeps the time line of each answer, by question and arm."""
     decode, trace = edges.decoder(arm), edges.edge(**arm.changes).trace
 

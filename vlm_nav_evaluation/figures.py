@@ -47,11 +47,6 @@ def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
     return ranked[rank - 1], median(ranked), ranked[count - rank]
 
 
-def times_faster(slow: Sequence[DecodingStats], fast: Sequence[DecodingStats]) -> tuple[float, float, float]:
-    """Return how many times faster `fast` answered the same frames, frame by frame: `median_interval` of the ratios."""
-    return median_interval([one.total_s / other.total_s for one, other in zip(slow, fast, strict=True)])
-
-
 def tpot(stats: DecodingStats) -> float | None:
     """Return the seconds per output token after the first: (answer - first token) / (tokens - 1); None for one token.
 

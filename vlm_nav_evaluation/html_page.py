@@ -62,25 +62,15 @@ def embedded(data: bytes) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
-def read_image(data: bytes | None) -> Image.Image | None:
-    """Return a camera frame in RGB; None where it does not decode."""
-    try:
-        return Image.fromarray(file_pixels(data or b""))
-    except ValueError:
-        return None
-
-
 def thumbnail(data: bytes | None) -> str:
     """Return a camera frame at most `THUMBNAIL` pixels wide as an image's source; empty if it is no image."""
-    image = read_image(data)
-    if image is None or data is None:
-        return ""
-    if image.width > THUMBNAIL:
-        small = image.resize((THUMBNAIL, round(image.height * THUMBNAIL / image.width)), Image.Resampling.BOX)
-        buffer = io.BytesIO()
-        small.save(buffer, "JPEG", quality=JPEG_QUALITY)
-        data = buffer.getvalue()
     try:
-        return embedded(data)
+        image = Image.fromarray(file_pixels(data or b""))
+        if image.width <= THUMBNAIL:
+            return embedded(data or b"")
     except ValueError:
         return ""
+    small = image.resize((THUMBNAIL, round(image.height * THUMBNAIL / image.width)), Image.Resampling.BOX)
+    buffer = io.BytesIO()
+    small.save(buffer, "JPEG", quality=JPEG_QUALITY)
+    return embedded(buffer.getvalue())

@@ -16,16 +16,14 @@ from vlm_nav_evaluation.report.tables import decoding_table
 PLAYER = "bag_player"
 
 
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register `play`."""
-    line = commands.add_parser("play", help="a bag into the live navigation node", description=__doc__)
+def add_options(line: argparse.ArgumentParser) -> None:
+    """Register the options of `play`."""
     line.add_argument("bag", type=path_flag, help=KINDS)
     line.add_argument("--instruction", required=True, help=REPLAY_GRAPH.argument("instruction").description)
     line.add_argument(
         "--out", type=path_flag, default=PROJECT / "out" / "play", help="folder of the new bag and the log"
     )
     add_graph_flags(line, REPLAY_GRAPH, "camera_topic", "odom_topic", "rate", "start", "laps", *DECODING)
-    line.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

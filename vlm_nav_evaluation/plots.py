@@ -7,12 +7,10 @@ apart; on lines they have a marker each, on bars a name or a hatch, so that they
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
-import numpy as np
 
 from edge_drafter import Mode
 from spec_vlm_nav.graph import PROJECT
@@ -45,22 +43,6 @@ PAPER = "#222222"
 def new_figure(height: float, width: float = WIDTH) -> Figure:
     """Return an empty figure of `width` x `height` inches that lays itself out."""
     return Figure(figsize=(width, height), layout="constrained")
-
-
-def stacked_bars(
-    axes: Any, places: Any, parts: Mapping[str, tuple[Any, Sequence[float]]], size: float = 0.65, upright: bool = False
-) -> list[Any]:
-    """Add a bar at each of `places`, made of parts; return the bars of every part.
-
-    parts: the name in the legend, a colour, and a value for each bar. upright: bars stand, else they lie.
-    """
-    add = axes.bar if upright else axes.barh
-    ends = np.zeros(len(places))
-    made = []
-    for name, (colour, values) in parts.items():
-        made.append(add(places, values, size, ends, color=colour, label=name))
-        ends = ends + np.asarray(values, dtype=float)
-    return made
 
 
 def add_outputs(line: argparse.ArgumentParser) -> None:

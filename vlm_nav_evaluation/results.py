@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -86,7 +86,8 @@ def settings_of(options: argparse.Namespace, *outputs: str) -> dict[str, str]:
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Write figures as JSON, a list of numbers on one line. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = re.sub(r"\[\n\s*([^\[\]{}]*?)\n\s*\]", _on_one_line, json.dumps(data, indent=1))
+    flat = partial(re.sub, r"\s*\n\s*", " ")
+    text = re.sub(r"\[\n\s*([^\[\]{}]*?)\n\s*\]", lambda found: f"[{flat(found[1])}]", json.dumps(data, indent=1))
     path.write_text(text + "\n", encoding="utf-8")
 
 
@@ -189,7 +190,3 @@ def write_result(name: str, data: Mapping[str, Any]) -> Path:
     write_json(path, data)
     print(f"saved {path.relative_to(PROJECT) if path.is_relative_to(PROJECT) else path}")
     return path
-
-
-def _on_one_line(numbers: re.Match[str]) -> str:
-    return "[" + re.sub(r",\n\s*", ", ", numbers[1]) + "]"

@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from speculation.language.prompts import SEARCH_FORM, Blocked, Past, ResponseOrder, Target, compose
+from speculation.language.prompts import (
+    SEARCH_FORM,
+    Blocked,
+    Guidance,
+    Past,
+    ResponseOrder,
+    Target,
+    Vocabulary,
+    asked_form,
+    compose,
+)
 from speculation.language.search_memory import SIDE_PHRASES, SearchMemory, describe_distance
 from vlm_nav_simulation.geometry import Pose
 from vlm_nav_simulation.ground_truth import Sighting
+from vlm_nav_simulation.queries import Query
+
+
+class Asking(NamedTuple):
+    """How a model is asked: `order` and `guide` as in `speculation.language.prompts.compose`, and one of
+    `PROMPT_FORMS`."""
+
+    order: ResponseOrder = ResponseOrder.REASON_FIRST
+    guide: bool = False
+    form: int = 1
+
+    @classmethod
+    def of(cls, options: argparse.Namespace, words: Vocabulary | None) -> Asking:
+        """Return what a command's options name; a target's vocabulary decides for `auto`, and the form."""
+        return cls(ResponseOrder(options.response_order), Guidance(options.guide).applies(words), asked_form(words))
+
+
+PLAIN = Asking()
+"""Reasons first, without a guide, in form 1."""
 
 
 class SearchPrompts:
-    """The prompts of one search, in one of `PROMPT_FORMS`. Takes its frames in order.
+    """The prompts of one search for what a query or a target names. Takes its frames in order."""
 
-    colour, object_class: what is searched for, as far as the instruction names it.
-    """
-
-    def __init__(
-        self,
-        instruction: str,
-        colour: str,
-        object_class: str,
-        order: ResponseOrder = ResponseOrder.REASON_FIRST,
-        guide: bool = False,
-        form: int = 1,
-    ) -> None:
-        self.instruction = instruction
-        self._named, self._order, self._guide = (colour, object_class), order, guide
-        self._memory = SearchMemory() if form >= SEARCH_FORM else None
-
-    @classmethod
-    def of_target(
-        cls, target: Target, order: ResponseOrder = ResponseOrder.REASON_FIRST, guide: bool = False, form: int = 1
-    ) -> SearchPrompts:
-        """Return the prompts of a search for one object."""
-        return cls(f"find the {target.text}", target.colour, target.object_class, order, guide, form)
+    def __init__(self, wanted: Query | Target, how: Asking = PLAIN) -> None:
+        query = Query(wanted.colour, wanted.object_class)
+        self.instruction, self._named = query.text, (query.colour, query.object_class)
+        self._order, self._guide = how.order, how.guide
+        self._memory = SearchMemory() if how.form >= SEARCH_FORM else None
 
     def ask(self, pose: Pose, past: Sequence[Past]) -> str:
         """Return the prompt about a frame that was taken at a pose.

@@ -49,14 +49,12 @@ class Sample(NamedTuple):
     files: float
 
 
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register `soak`."""
-    line = commands.add_parser("soak", help="a thousand steps without growth", description=__doc__)
+def add_options(line: argparse.ArgumentParser) -> None:
+    """Register the options of `soak`."""
     add_graph_flags(line, SIM_GRAPH, "seed", *DECODING, seed="3")
     line.add_argument("--steps", type=int, default=1000, help="answers (default: 1000)")
     line.add_argument("--instruction", default="find the silver bottle")
     line.add_argument("--out", type=path_flag, default=PROJECT / "out" / "soak", help="log and soak.json go here")
-    line.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

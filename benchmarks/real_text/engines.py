@@ -48,7 +48,7 @@ COLUMNS = (
 )
 
 
-def engines(options: argparse.Namespace) -> list[Arm[Question]]:
+def engines(options: argparse.Namespace) -> list[Arm]:
     """Return every engine as an arm: the draft model and what it computes in."""
     models = {
         LLAMA_CPP: (options.draft_model, options.dtype),

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import ablation, recordings
+from benchmarks import ablation, exit_queues, picospec, recordings
 from vlm_nav_evaluation.virtual_time import Recording, Synthetic, load_timings
 from vlm_nav_evaluation.virtual_time.tuning import split
 
@@ -57,11 +57,11 @@ def test_queues_are_those_of_table_7_and_exits_name_what_was_recorded(
     kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recorded_with_exits().save(kept / "of_others.npz")
-    monkeypatch.setattr(ablation, "THREADS", (1, 3))
+    monkeypatch.setattr(exit_queues, "THREADS", (1, 3))
     assert ablation.main(["--queues", "--recording", str(kept / "of_others.npz"), "--save"]) == 0
     saved = json.loads((kept / "decoding_queues.json").read_text())
     misses = saved["misses"]
-    assert [*misses] == [*(", ".join(order) for order in ablation.TABLE_7), "priority, priority"]
+    assert [*misses] == [*(", ".join(order) for order in exit_queues.TABLE_7), "priority, priority"]
     assert misses["confidence, priority"][0] == 1.0, "one thread is taken by the exit that is surer, and wrong"
     assert misses["confidence, priority"][1] < 1.0
     assert "(79.85)" in capsys.readouterr().out
@@ -88,19 +88,19 @@ def test_a_variant_is_compared_with_the_whole_mode_answer_by_answer(few: None, m
 
 
 def test_picospecs_rows_have_its_times_and_lose_what_is_left_out(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, row = next(iter(ablation.PICOSPEC.items()))
+    name, row = next(iter(picospec.PAIRS.items()))
     assert sum(row.acceptance**place for place in range(1, 5)) == pytest.approx(2.50, abs=0.001)
     assert row.timings.draft_s == pytest.approx(0.09746 / 4)
     assert row.timings.verify_s + 2.0 * row.timings.one_way_s == pytest.approx(0.11981)
-    for each in ablation.PICOSPEC.values():
-        printed = dict(zip(ablation.PARTS, each.printed, strict=True))
-        assert 1.0 / each.split_token_s == pytest.approx(printed[ablation.SPLIT], rel=0.1)
-    monkeypatch.setattr(ablation, "PICOSPEC", {name: row})
-    monkeypatch.setattr(ablation, "GAMMAS", (2,))
+    for each in picospec.PAIRS.values():
+        printed = dict(zip(picospec.PARTS, each.printed, strict=True))
+        assert 1.0 / each.split_token_s == pytest.approx(printed[picospec.SPLIT], rel=0.1)
+    monkeypatch.setattr(picospec, "PAIRS", {name: row})
+    monkeypatch.setattr(picospec, "GAMMAS", (2,))
     assert ablation.main(["--picospec", "--steps", "2", "--save"]) == 0
     found = json.loads((kept / "picospec_ablation.json").read_text())["found"][name]
-    assert list(found) == list(ablation.PARTS)
+    assert list(found) == list(picospec.PARTS)
     rates = {part: each["rate"] for part, each in found.items()}
     assert rates["cloud"] == pytest.approx(13.89, rel=0.05)
-    assert max(rates, key=rates.__getitem__) == "all" and rates[ablation.WHOLE_ROWS] < 0.8 * rates["all"]
+    assert max(rates, key=rates.__getitem__) == "all" and rates[picospec.WHOLE_ROWS] < 0.8 * rates["all"]
     assert rates["without PreVerify"] < 0.97 * rates["all"] and found["all"]["gamma"] == 2

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.robots import Served, drive, figures, main
+from benchmarks.robots import main
 from edge_drafter import DecodingStats
+from vlm_nav_evaluation.experiment.fleets import Served, drive, figures
 from vlm_nav_evaluation.experiment.run import Question
 
 ASKED = [Question(f"question {number}", b"") for number in range(3)]

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from speculation.progress import progress
 from tests.fuzz.campaign import Failed, campaign
-from tests.fuzz.edge import EdgeSide
-from tests.fuzz.verifier import VerifierSide
+from tests.fuzz.edge import EDGE
+from tests.fuzz.verifier import VERIFIER
 
-SIDES = ("server", "edge")
+SIDES = {side.name: side for side in (VERIFIER, EDGE)}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -26,10 +26,8 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0 where nothing broke, or 1 after the seed and what was sent last."""
     options = parser().parse_args(arguments)
-    sides = SIDES if options.side == "both" else (options.side,)
-    for name in sides:
-        side = VerifierSide() if name == "server" else EdgeSide()
-        with progress(total=options.messages, unit=" messages", desc=name) as bar:
+    for side in SIDES.values() if options.side == "both" else (SIDES[options.side],):
+        with progress(total=options.messages, unit=" messages", desc=side.name) as bar:
             try:
                 report = campaign(side, options.messages, options.seed, progress=bar.update)
             except Failed as failed:

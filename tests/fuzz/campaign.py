@@ -6,11 +6,12 @@ Everything in a life is drawn from its seed and happens on virtual time in one t
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import signal
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -62,26 +63,25 @@ Choose = Callable[[Any], "Act | None"]
 
 
 class Life(Protocol):
-    """One verifier, or one robot, from its start to its end."""
+    """One verifier, or one robot, from its start to its end; `live` raises whatever goes wrong."""
 
     def live(self, choose: Choose) -> None:
-        """Send what `choose` returns until it returns None. Raises whatever goes wrong."""
+        """Send what `choose` returns until it returns None."""
 
     @property
     def counts(self) -> dict[str, int]:
         """What happened, by name."""
 
 
-class Side(Protocol):
-    """What is attacked."""
+@dataclass(frozen=True)
+class Side:
+    """What is attacked, and how."""
 
     name: str
-
-    def life(self, seed: str) -> Life:
-        """Return a new life; `seed` names what in it is chosen at random."""
-
-    def act(self, knows: Any, rng: random.Random) -> Act:
-        """Return the next act against a life; `knows` is what its attackers know by now."""
+    life: Callable[[str], Life]
+    """Returns a new life; its argument names what in it is chosen at random."""
+    act: Callable[[Any, random.Random], Act]
+    """Returns the next act against a life; its first argument is what its attackers know by now."""
 
 
 @dataclass
@@ -91,16 +91,9 @@ class Report:
     side: str
     messages: int = 0
     seconds: float = 0.0
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
     memory_mb: tuple[float, float] = (0.0, 0.0)
     """Resident memory after the first tenth of the first life, and the most since."""
-
-    def add(self, messages: int, counts: dict[str, int], memory: tuple[float, float]) -> None:
-        """Add a life."""
-        self.messages += messages
-        self.memory_mb = (self.memory_mb[0] or memory[0], max(self.memory_mb[1], *memory))
-        for name, count in counts.items():
-            self.counts[name] = self.counts.get(name, 0) + count
 
     def __str__(self) -> str:
         rate = self.messages / self.seconds if self.seconds else 0.0
@@ -146,63 +139,45 @@ def watchdog() -> Iterator[Callable[[], None]]:
         signal.signal(signal.SIGALRM, before)
 
 
-@dataclass
-class _Lived:
-    """How far a life has come."""
-
-    count: int
-    done: int = 0
-    last: deque[Act] = field(default_factory=lambda: deque(maxlen=SHOWN))
-    """What was sent last."""
-    memory_mb: tuple[float, float] = (0.0, 0.0)
-    """After its first tenth, and at its end."""
-
-    def goes_on(self) -> bool:
-        """Count one more message; False where it has had them all."""
-        if self.done == self.count:
-            return False
-        self.done += 1
-        if self.done == max(1, self.count // 10):
-            self.memory_mb = (memory_mb("self"), 0.0)
-        if self.done == self.count:
-            self.memory_mb = (self.memory_mb[0], memory_mb("self"))
-        return True
-
-
 def campaign(
     side: Side, messages: int, seed: int, life: int = LIFE, progress: Callable[[int], object] = lambda count: None
 ) -> Report:
     """Send so many messages. Raises Failed for the first life that fails."""
-    report, number, started = Report(side.name), 0, time.perf_counter()
-    while report.messages < messages:
-        name = f"{seed}/{side.name}/{number}"
-        lived = _Lived(min(life, messages - report.messages))
-        try:
-            counts = _live(side, name, lived, progress)
-        except Exception as error:
-            raise Failed(side.name, name, lived.done, lived.last, error) from error
-        report.add(lived.count, counts, lived.memory_mb)
-        number += 1
+    report, started = Report(side.name), time.perf_counter()
+    for number in itertools.count():
+        if report.messages >= messages:
+            break
+        _live(side, f"{seed}/{side.name}/{number}", min(life, messages - report.messages), report, progress)
     report.seconds = time.perf_counter() - started
     return report
 
 
-def _live(side: Side, name: str, lived: _Lived, progress: Callable[[int], object]) -> dict[str, int]:
+def _live(side: Side, name: str, count: int, report: Report, progress: Callable[[int], object]) -> None:
+    """Send so many messages to one life, and add what happened. Raises Failed."""
     rng, life = random.Random(name), side.life(name)
-    with watchdog() as alive:
+    done, memory = 0, list[float]()
+    last: deque[Act] = deque(maxlen=SHOWN)
 
-        def choose(knows: Any) -> Act | None:
-            if not lived.goes_on():
-                return None
-            if lived.done % SHOW_EACH == 0:
-                alive()
-                progress(SHOW_EACH)
-            act = side.act(knows, rng)
-            lived.last.append(act)
-            return act
+    def choose(knows: Any) -> Act | None:
+        nonlocal done
+        if done == count:
+            return None
+        done += 1
+        if done in (max(1, count // 10), count):
+            memory.append(memory_mb("self"))
+        if done % SHOW_EACH == 0:
+            alive()
+            progress(SHOW_EACH)
+        last.append(side.act(knows, rng))
+        return last[-1]
 
-        life.live(choose)
-    first, last = lived.memory_mb
-    if last - first > GROWTH_MB:
-        raise Broken(f"memory grew from {first:.0f} to {last:.0f} MB")
-    return life.counts
+    try:
+        with watchdog() as alive:
+            life.live(choose)
+        if memory[-1] - memory[0] > GROWTH_MB:
+            raise Broken(f"memory grew from {memory[0]:.0f} to {memory[-1]:.0f} MB")
+    except Exception as error:
+        raise Failed(side.name, name, done, last, error) from error
+    report.messages += count
+    report.counts.update(life.counts)
+    report.memory_mb = (report.memory_mb[0] or memory[0], max(report.memory_mb[1], *memory))

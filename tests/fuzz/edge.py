@@ -49,8 +49,8 @@ from speculation.wire import (
     Working,
 )
 from tests.edge_drafter.fakes import FakeModel, NextToken, hashed_target
-from tests.fuzz.campaign import Act, Broken, Choose
-from tests.fuzz.generator import any_message, bent, spoiled, text
+from tests.fuzz.campaign import Act, Broken, Choose, Side
+from tests.fuzz.generator import disturbed, text
 from tests.fuzz.verifier import watched
 from tests.fuzz.virtual_link import VirtualLink, Wire, virtual_links
 from vlm_nav_evaluation.virtual_time.timeline import Timeline
@@ -84,10 +84,6 @@ COUNTED = ("answers", "actions", "steps", "connections", *(cause.value for cause
 
 
 _hashed = hashed_target(5)
-
-
-def _next_word(prefix: Sequence[int]) -> int:
-    return _hashed(prefix) * 7 % VOCABULARY
 
 
 def read(tokens: Sequence[int]) -> str:
@@ -225,7 +221,7 @@ class Edge:
         if (mode, most) not in drafters:
             changes = "gamma=4" if self.scheme.one_chain else ""
             config = DraftingConfig.of(mode, changes)
-            model = TimedModel(self.timeline.sleep, _next_word, VOCABULARY)
+            model = TimedModel(self.timeline.sleep, lambda prefix: _hashed(prefix) * 7 % VOCABULARY, VOCABULARY)
             drafters[mode, most] = Drafter(
                 sources_of(config, model), link, config, self.timeline.clock, max_draft=most, cpu_clock=lambda: 0.0
             )
@@ -383,29 +379,15 @@ def _token(rng: random.Random) -> int:
     return rng.randrange(VOCABULARY) if rng.random() < 0.99 else rng.choice((VOCABULARY, 2**20 - 1))
 
 
-class EdgeSide:
-    """A hostile verifier against a robot."""
+def _act(knows: Hostile, rng: random.Random) -> Act:
+    gap = rng.choice((0.002, 0.02, 0.05, 0.1)) if rng.random() < 0.25 else 0.0
+    if rng.random() < 0.0005:
+        gap = rng.choice((1.0, 3.0, 30.0))  # silence
+    payload = disturbed(knows.good(rng), knows.history, rng)
+    if rng.random() < 0.01:
+        payload = rng.choice((b"", b"\xc1", bytes(100_000)))
+    return Act(b"verifier", (payload,), gap)
 
-    name = "edge"
 
-    def life(self, seed: str) -> Edge:
-        return Edge(seed)
-
-    def act(self, knows: Hostile, rng: random.Random) -> Act:
-        gap = rng.choice((0.002, 0.02, 0.05, 0.1)) if rng.random() < 0.25 else 0.0
-        if rng.random() < 0.0005:
-            gap = rng.choice((1.0, 3.0, 30.0))  # silence
-        good = knows.good(rng)
-        payload, draw = wire.encode(good), rng.random()
-        knows.history.append(payload)
-        if draw < 0.55:
-            return Act(b"verifier", (payload,), gap)
-        if draw < 0.75:
-            return Act(b"verifier", (bent(good, rng),), gap)
-        if draw < 0.87:
-            return Act(b"verifier", (spoiled([payload, rng.choice(knows.history)], rng),), gap)
-        if draw < 0.93:
-            return Act(b"verifier", (any_message(rng),), gap)
-        if draw < 0.99:
-            return Act(b"verifier", (rng.choice(knows.history),), gap)
-        return Act(b"verifier", (rng.choice((b"", b"\xc1", bytes(100_000))),), gap)
+EDGE = Side("edge", Edge, _act)
+"""A hostile verifier against a robot."""

@@ -12,7 +12,6 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from greenlet import getcurrent
@@ -77,6 +76,27 @@ class World:
         with watched(random.Random(self.rng.random())) as watch, virtual_links(self.timeline):
             self.timeline.run([lambda: self._inject(faults, progress)], services)
         watch.check()
+
+    def total(self, name: str) -> int:
+        """Return a count of all robots."""
+        return sum(getattr(robot, name) for robot in self.robots)
+
+    @property
+    def redirected(self) -> int:
+        """Return how many robots gateways sent to a replica."""
+        return sum(gateway.redirected for gateway in self.cluster.gateways)
+
+    def __str__(self) -> str:
+        times = sorted(seconds for robot in self.robots for seconds in robot.seconds)
+        half, late = times[len(times) // 2], times[int(0.95 * len(times))]
+        kinds = ", ".join(f"{name} {count}" for name, count in sorted(self.happened.items()))
+        seconds = f"{half:.2f} (median), {late:.2f} (p95), {times[-1]:.2f} (most)"
+        return (
+            f"{self.happened.total():,} faults in {self.timeline.now:,.0f} s of virtual time: "
+            f"{self.total('answers'):,} answers, all the target's; 0 steps lost, {self.total('interrupted'):,} taken "
+            f"up again, {self.total('killed')} robots killed, {self.redirected:,} sent to a replica; seconds of an "
+            f"answer {seconds}\n{kinds}"
+        )
 
     def _inject(self, faults: int, progress: Callable[[int], object]) -> None:
         self.timeline.sleep(5.0)  # until all are there
@@ -235,42 +255,11 @@ def _guess(prompt: str, prefix: Sequence[int]) -> int:
     return token if zlib.crc32(repr((prompt, *prefix)).encode()) % 4 else 1 + token % (VOCABULARY - 1)
 
 
-@dataclass
-class Report:
-    """What a run of faults came to."""
-
-    faults: Counter[str]
-    virtual_s: float
-    answers: int
-    interrupted: int
-    killed: int
-    redirected: int
-    """Robots that a gateway sent to a replica."""
-    seconds: list[float]
-
-    def __str__(self) -> str:
-        times = sorted(self.seconds)
-        half, late = times[len(times) // 2], times[int(0.95 * len(times))]
-        kinds = ", ".join(f"{name} {count}" for name, count in sorted(self.faults.items()))
-        seconds = f"{half:.2f} (median), {late:.2f} (p95), {times[-1]:.2f} (most)"
-        return (
-            f"{self.faults.total():,} faults in {self.virtual_s:,.0f} s of virtual time: {self.answers:,} answers, all "
-            f"the target's; 0 steps lost, {self.interrupted:,} taken up again, {self.killed} robots killed, "
-            f"{self.redirected:,} sent to a replica; seconds of an answer {seconds}\n{kinds}"
-        )
-
-
-def inject(faults: int, seed: int, progress: Callable[[int], object] = lambda count: None) -> Report:
+def inject(faults: int, seed: int, progress: Callable[[int], object] = lambda count: None) -> World:
     """Inject so many faults. Raises Broken where a token was wrong, a step lost or a robot starved."""
     world = World(seed)
     world.run(faults, progress)
-    robots = world.robots
-    return Report(
-        world.happened, world.timeline.now, sum(robot.answers for robot in robots),
-        sum(robot.interrupted for robot in robots), sum(robot.killed for robot in robots),
-        sum(gateway.redirected for gateway in world.cluster.gateways),
-        [seconds for robot in robots for seconds in robot.seconds],
-    )  # fmt: skip
+    return world
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -281,12 +270,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with progress(total=options.faults, unit=" faults") as bar:
         try:
-            report = inject(options.faults, options.seed, bar.update)
+            world = inject(options.faults, options.seed, bar.update)
         except Broken as broken:
             bar.close()
             print(f"seed {options.seed}: {broken}", file=sys.stderr)
             return 1
-    print(report)
+    print(world)
     return 0
 
 

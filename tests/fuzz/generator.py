@@ -6,7 +6,7 @@ All of it is drawn from one source of random numbers, so that a seed names every
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import MutableSequence
 from functools import cache
 from typing import Any, get_args
 
@@ -112,12 +112,6 @@ def invalid(kind: inspect.Type, rng: random.Random) -> Any:
     return rng.choice(STRANGE)
 
 
-def values_of(message: wire.AnyMessage) -> list[Any]:
-    """Return the array of a message, its tag first."""
-    content: list[Any] = msgspec.msgpack.decode(wire.encode(message))
-    return content
-
-
 def any_message(rng: random.Random) -> bytes:
     """Return a message of any kind whose fields are all within their limits."""
     kind = rng.choice(KINDS)
@@ -126,7 +120,7 @@ def any_message(rng: random.Random) -> bytes:
 
 def bent(message: wire.AnyMessage, rng: random.Random) -> bytes:
     """Return a message with one or two of its fields changed: another valid value, one beyond a limit, one too many."""
-    content = values_of(message)
+    content: list[Any] = msgspec.msgpack.decode(wire.encode(message))
     fields = fields_of(type(message))
     for _ in range(rng.choice((1, 1, 2))):
         draw = rng.randrange(12)
@@ -152,9 +146,17 @@ def pack(content: list[Any]) -> bytes:
         return b"\xc1"
 
 
-def spoiled(payloads: Sequence[bytes], rng: random.Random) -> bytes:
-    """Return a message's bytes with some of them changed, cut or mixed with another's."""
-    return mutated(payloads, rng)
+def disturbed(good: wire.AnyMessage, history: MutableSequence[bytes], rng: random.Random) -> bytes:
+    """Return a message as it is, bent, spoiled, or any other one, of those before too; `history` takes it in."""
+    payload, draw = wire.encode(good), rng.random()
+    history.append(payload)
+    if draw < 0.55:
+        return payload
+    if draw < 0.75:
+        return bent(good, rng)
+    if draw < 0.87:
+        return mutated([payload, rng.choice(history)], rng)
+    return any_message(rng) if draw < 0.93 else rng.choice(history)
 
 
 def text(rng: random.Random) -> str:

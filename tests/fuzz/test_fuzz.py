@@ -13,9 +13,9 @@ from edge_drafter import step_exchange
 from speculation import wire
 from speculation.wire import Commit, Draft, Features
 from tests.fuzz.campaign import Act, Broken, Failed, Side, campaign
-from tests.fuzz.edge import VOCABULARY, EdgeSide
+from tests.fuzz.edge import EDGE, VOCABULARY
 from tests.fuzz.generator import KINDS, fields_of, invalid, pack, valid
-from tests.fuzz.verifier import VerifierSide
+from tests.fuzz.verifier import VERIFIER
 
 MESSAGES = 20_000
 CHECKED_TOGETHER = (Draft, Commit, Features)
@@ -23,14 +23,14 @@ CHECKED_TOGETHER = (Draft, Commit, Features)
 
 
 def test_anything_to_the_verifier() -> None:
-    report = campaign(VerifierSide(), MESSAGES, seed=18, life=MESSAGES // 2)
+    report = campaign(VERIFIER, MESSAGES, seed=18, life=MESSAGES // 2)
     assert report.messages == MESSAGES
     assert report.counts["honest answers"] > 100 and report.counts["faults"] > 1000
     assert report.counts["ignored"] < MESSAGES / 20, "what is not read tests nothing"
 
 
 def test_anything_to_the_robot() -> None:
-    report = campaign(EdgeSide(), MESSAGES, seed=18, life=MESSAGES // 8)
+    report = campaign(EDGE, MESSAGES, seed=18, life=MESSAGES // 8)
     assert report.messages == MESSAGES
     assert all(report.counts[each] > 10 for each in ("answers", "actions", "contradiction", "link lost", "refused"))
 
@@ -71,7 +71,7 @@ def sent(side: Side, seed: str, count: int) -> list[Act]:
     return acts
 
 
-@pytest.mark.parametrize("side", [VerifierSide(), EdgeSide()], ids=lambda side: side.name)
+@pytest.mark.parametrize("side", [VERIFIER, EDGE], ids=lambda side: side.name)
 def test_a_seed_names_all_that_is_sent(side: Side) -> None:
     first, again, other = (sent(side, f"{seed}/{side.name}/0", 600) for seed in (7, 7, 8))
     assert len(first) == 600 and first == again != other
@@ -87,13 +87,13 @@ def test_a_server_that_fails_over_one_message_is_found_and_the_message_too(monke
 
     monkeypatch.setattr(Scheduler, "end", fails)
     with pytest.raises(Failed, match="a bug") as caught:
-        campaign(VerifierSide(), MESSAGES, seed=1)
+        campaign(VERIFIER, MESSAGES, seed=1)
     ended = re.findall(r"EndStep\(step=(\d+)", str(caught.value))
     assert any(int(step) % 7 == 3 for step in ended) and "'1/server/0'" in str(caught.value)
 
 
 def test_a_robot_that_takes_tokens_it_cannot_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_exchange, "check_tokens", lambda message, vocabulary: None)
-    side, rng, left = EdgeSide(), random.Random(1), iter(range(MESSAGES))
+    rng, left = random.Random(1), iter(range(MESSAGES))
     with pytest.raises(Broken, match=f"outside the vocabulary 0..{VOCABULARY - 1}"):
-        side.life("1").live(lambda knows: side.act(knows, rng) if next(left, None) is not None else None)
+        EDGE.life("1").live(lambda knows: EDGE.act(knows, rng) if next(left, None) is not None else None)

@@ -51,8 +51,8 @@ from speculation.wire import (
     Working,
 )
 from tests.cloud_verifier.fake_target import VOCABULARY, FakeEngine, FakeSelfDraft, greedy, next_token
-from tests.fuzz.campaign import Act, Broken, Choose
-from tests.fuzz.generator import any_message, bent, spoiled, text
+from tests.fuzz.campaign import Act, Broken, Choose, Side
+from tests.fuzz.generator import disturbed, text
 from vlm_nav_evaluation.virtual_time.link import VirtualMailbox
 from vlm_nav_evaluation.virtual_time.timeline import Timeline
 
@@ -136,9 +136,7 @@ class FuzzPost(VirtualMailbox):
 
 def _sentence(message: wire.AnyMessage) -> str:
     """Return what a message has for people."""
-    if isinstance(message, EndStep):
-        return message.reason
-    if isinstance(message, Redirect):
+    if isinstance(message, EndStep | Redirect):
         return message.reason
     return message.message if isinstance(message, Fault | Busy) else ""
 
@@ -423,52 +421,6 @@ class Verifier:
                 del self.post.gone[next(iter(self.post.gone))]
 
 
-class VerifierSide:
-    """Vandals against a server."""
-
-    name = "server"
-
-    def life(self, seed: str) -> Verifier:
-        return Verifier(seed)
-
-    def act(self, knows: Verifier, rng: random.Random) -> Act:
-        if len(knows.vandals) < VANDALS:
-            knows.made += 1
-            peer = b"vandal %d" % knows.made
-            knows.vandals[peer] = knows.post.takers[peer] = Vandal(peer, rng.randrange(5, 80))
-        vandal = rng.choice(list(knows.vandals.values()))
-        vandal.left -= 1
-        gap = rng.choice((0.001, 0.01, 0.1, 0.5)) if rng.random() < 0.15 else 0.0
-        if vandal.left <= 0:
-            del knows.vandals[vandal.peer]
-            if vandal.token:
-                knows.tokens.append(vandal.token)
-            if knows.post.has_keys:  # of no use to anybody else
-                knows.tokens.append(knows.honest.token)
-            return Act(vandal.peer, (), gap + rng.choice((0.0, 0.0, 7.0)))
-        return Act(vandal.peer, self._frames(knows, vandal, rng), gap)
-
-    def _frames(self, knows: Verifier, vandal: Vandal, rng: random.Random) -> tuple[bytes, ...]:
-        good = vandal.good(rng, knows.tokens)
-        payload, draw = wire.encode(good), rng.random()
-        knows.history.append(payload)
-        if draw < 0.5:
-            return (payload,)
-        if draw < 0.7:
-            return (bent(good, rng),)
-        if draw < 0.82:
-            return (spoiled([payload, rng.choice(knows.history)], rng),)
-        if draw < 0.88:
-            return (any_message(rng),)
-        if draw < 0.95:
-            return (rng.choice(knows.history),)
-        if draw < 0.97 and isinstance(good, Draft):
-            return (wire.encode(_wrong(good, rng)),)
-        if draw < 0.98:
-            return (payload, payload)
-        return (b"",) if draw < 0.985 else (wire.encode(_downward(rng, vandal)),)
-
-
 def _wrong(draft: Draft, rng: random.Random) -> Draft:
     """Return a draft about another prefix than the one that it names."""
     return rng.choice(
@@ -494,3 +446,33 @@ def _downward(rng: random.Random, vandal: Vandal) -> wire.AnyMessage:
             Working(vandal.step, rng.choice(list(Stage))),
         )
     )
+
+
+def _act(knows: Verifier, rng: random.Random) -> Act:
+    if len(knows.vandals) < VANDALS:
+        knows.made += 1
+        peer = b"vandal %d" % knows.made
+        knows.vandals[peer] = knows.post.takers[peer] = Vandal(peer, rng.randrange(5, 80))
+    vandal = rng.choice(list(knows.vandals.values()))
+    vandal.left -= 1
+    gap = rng.choice((0.001, 0.01, 0.1, 0.5)) if rng.random() < 0.15 else 0.0
+    if vandal.left <= 0:
+        del knows.vandals[vandal.peer]
+        if vandal.token:
+            knows.tokens.append(vandal.token)
+        if knows.post.has_keys:  # of no use to anybody else
+            knows.tokens.append(knows.honest.token)
+        return Act(vandal.peer, (), gap + rng.choice((0.0, 0.0, 7.0)))
+    good, draw = vandal.good(rng, knows.tokens), rng.random()
+    frames: tuple[bytes, ...] = (disturbed(good, knows.history, rng),)
+    if draw < 0.02 and isinstance(good, Draft):
+        frames = (wire.encode(_wrong(good, rng)),)
+    elif draw < 0.03:
+        frames = (*frames, *frames)
+    elif draw < 0.05:
+        frames = (b"",) if draw < 0.035 else (wire.encode(_downward(rng, vandal)),)
+    return Act(vandal.peer, frames, gap)
+
+
+VERIFIER = Side("server", Verifier, _act)
+"""Vandals against a server."""

@@ -150,10 +150,10 @@ class DirectoryProcess:
 
     def _direct(self) -> None:
         cluster, self.frozen_until = self._cluster, 0.0
-        fleet, count = ReplicaFleet(cluster), len(cluster.replicas)
+        count = len(cluster.replicas)
         directory = self.directory = Directory()
-        scaler = Scaler(Scaling(count, count), len(fleet.names))
-        controller = self.controller = Controller(directory, scaler, fleet, count)
+        scaler = Scaler(Scaling(count, count), len(cluster.names))
+        controller = self.controller = Controller(directory, scaler, cluster, count)
         self._reports.clear()
         while True:
             now = cluster.clock()
@@ -171,31 +171,6 @@ class DirectoryProcess:
             cluster.timeline.sleep(LOOK_S)
             while cluster.clock() < self.frozen_until:
                 cluster.timeline.sleep(self.frozen_until - cluster.clock())
-
-
-class ReplicaFleet:
-    """The replicas' processes, see `cloud_verifier.cluster.controller.Fleet`."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._replicas = cluster.replicas
-
-    @property
-    def names(self) -> Collection[str]:
-        return [name for name, each in self._replicas.items() if each.wanted or each.ended]
-
-    def start(self, name: str) -> None:
-        self._replicas[name].start()
-
-    def drain(self, name: str) -> None:
-        self._replicas[name].drain()
-
-    def shed(self, name: str, robots: int) -> None:
-        server = self._replicas[name].server
-        if server is not None:
-            server.shed(robots)
-
-    def kill(self, name: str) -> None:
-        self._replicas[name].mailbox.kill()
 
 
 class ClusterGateway:
@@ -240,7 +215,10 @@ class ClusterGateway:
 
 
 class Cluster:
-    """Gateways, the directory and replicas. `services` are to run beside the robots."""
+    """Gateways, the directory and replicas, which the controller runs as its `Fleet`.
+
+    `services` are to run beside the robots.
+    """
 
     def __init__(self, timeline: Timeline, network: Network, gateways: int, replicas: int, seed: int) -> None:
         self.timeline, self.network = timeline, network
@@ -262,6 +240,24 @@ class Cluster:
         """What runs, in tasks of their own."""
         gateways, replicas = [each.live for each in self.gateways], [each.live for each in self.replicas.values()]
         return [self.directory.live, *gateways, *replicas]
+
+    @property
+    def names(self) -> Collection[str]:
+        return [name for name, each in self.replicas.items() if each.wanted or each.ended]
+
+    def start(self, name: str) -> None:
+        self.replicas[name].start()
+
+    def drain(self, name: str) -> None:
+        self.replicas[name].drain()
+
+    def shed(self, name: str, robots: int) -> None:
+        server = self.replicas[name].server
+        if server is not None:
+            server.shed(robots)
+
+    def kill(self, name: str) -> None:
+        self.replicas[name].mailbox.kill()
 
     def wall_clock(self) -> Callable[[], float]:
         """Return the wall clock of one more machine, in seconds since 1970: it is fast or slow."""

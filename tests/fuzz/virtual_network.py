@@ -16,8 +16,8 @@ from edge_drafter.link_socket import SEND_HIGH_WATER
 from speculation import wire
 from speculation.links import IDEAL, WayConditions
 from speculation.wire import Draft, EarlyTokens, Fetch, Ping, Pong
-from tests.fuzz.generator import spoiled
 from tests.fuzz.virtual_link import Wire
+from tests.hostile import mutated
 from vlm_nav_evaluation.virtual_time.link import Channel, VirtualMailbox
 from vlm_nav_evaluation.virtual_time.timeline import Timeline
 
@@ -225,14 +225,11 @@ class Network:
                     case "reorder":
                         delay, overtakes = delay + self.rng.uniform(0.0, 0.5), True
                     case "garbage":
-                        copies = [*self._garbage(payload), *copies]
+                        made = [mutated([payload], self.rng) for _ in range(3)]
+                        copies = [*filter(_is_harmless, made), *copies]
         channel.way.conditions = WayConditions(delay, reorder=overtakes)
         for one in copies:
             channel.send(one, partial(deliver, one), not_before=way.frozen_until)
-
-    def _garbage(self, payload: bytes) -> list[bytes]:
-        made = [spoiled([payload], self.rng) for _ in range(3)]
-        return [each for each in made if _is_harmless(each)]
 
 
 def _is_harmless(payload: bytes) -> bool:

@@ -57,10 +57,14 @@ def kind_of(message: type) -> str:
     return f"{message.__module__.split('.')[0]}/msg/{message.__name__}"
 
 
+def nanoseconds(stamp: Any) -> int:
+    """Return a builtin_interfaces/Time in nanoseconds."""
+    return int(stamp.sec) * 1_000_000_000 + int(stamp.nanosec)
+
+
 def header_stamp(message: Any) -> int:
     """Return the stamp in a message's header, in nanoseconds."""
-    stamp = message.header.stamp
-    return int(stamp.sec) * 1_000_000_000 + int(stamp.nanosec)
+    return nanoseconds(message.header.stamp)
 
 
 def is_inside(path: Path, folder: Path) -> bool:

@@ -24,7 +24,7 @@ from speculation.images import COMPRESSED, RAW, to_jpeg
 from speculation.language.instructions import sentence_for
 from speculation.language.prompts import ResponseOrder, Vocabulary, compose, to_navigation_action
 from speculation.settings import CheckedSettings
-from vlm_nav_evaluation.bags.files import VIDEOS, BagReader, header_stamp
+from vlm_nav_evaluation.bags.files import VIDEOS, BagReader, header_stamp, nanoseconds
 from vlm_nav_evaluation.bags.video import Picture, Video, check_video
 
 CAMERAS = (RAW, COMPRESSED, *VIDEOS)
@@ -67,9 +67,6 @@ class OracleLabel(msgspec.Struct, frozen=True):
             return msgspec.json.decode(text, type=cls)
         except (msgspec.DecodeError, UnicodeError) as error:
             raise ValueError(f"an oracle label must be JSON with stamp_ns and action: {error}") from None
-
-
-Stamped = TypeVar("Stamped", OracleLabel, AskedPrompt)
 
 
 class Selection(CheckedSettings, frozen=True):
@@ -272,7 +269,7 @@ class FrameSource(BagReader):
         selection = self._selection
         instruction = selection.instruction
         instructions = deque(self._instructions())
-        labels, problems = self._stamped(ORACLE, OracleLabel.from_json)
+        labels, problems = self._labels()
         yield from problems
         prompts, given = dict[int, AskedPrompt](), dict[int, Given]()
         anew = bool(instruction) or selection.anew
@@ -360,16 +357,16 @@ class FrameSource(BagReader):
             )
         return [(stamp, str(message.data)) for _, stamp, message in self._texts(topics)]
 
-    def _stamped(self, name: str, read: Callable[[str], Stamped]) -> tuple[dict[int, Stamped], list[LeftOut]]:
-        """Return the entries of the topics called `name` by their frames' stamps, and what cannot be read."""
-        found, problems = {}, []
-        for _, _, message in self._texts(self._named(name)):
+    def _labels(self) -> tuple[dict[int, OracleLabel], list[LeftOut]]:
+        """Return the oracle's labels by their frames' stamps, and what cannot be read."""
+        found, problems = dict[int, OracleLabel](), list[LeftOut]()
+        for _, _, message in self._texts(self._named(ORACLE)):
             try:
-                entry = read(message.data)
+                label = OracleLabel.from_json(message.data)
             except ValueError as error:
                 problems.append(LeftOut(str(error)))
             else:
-                found[entry.stamp_ns] = entry
+                found[label.stamp_ns] = label
         return found, problems
 
     def _texts(self, topics: Sequence[str]) -> Iterator[tuple[str, int, Any]]:
@@ -436,8 +433,3 @@ def is_depth(bag: BagReader, topic: Topic) -> bool:
         return False
     form = str(getattr(message, "encoding", "") or getattr(message, "format", ""))
     return form == "16UC1" or "compressedDepth" in form
-
-
-def nanoseconds(stamp: Any) -> int:
-    """Return a builtin_interfaces/Time in nanoseconds."""
-    return int(stamp.sec) * 1_000_000_000 + int(stamp.nanosec)

@@ -33,7 +33,7 @@ from vlm_nav_evaluation.bags.files import BagWriter, make
 from vlm_nav_evaluation.bags.frames import INSTRUCTION, ORACLE, PROMPT, TEXT, OracleLabel
 from vlm_nav_evaluation.bags.playback import ODOMETRY
 from vlm_nav_evaluation.options import MEASURED_ORDER
-from vlm_nav_evaluation.search_prompts import SearchPrompts
+from vlm_nav_evaluation.search_prompts import Asking, SearchPrompts
 from vlm_nav_simulation.camera import Image
 from vlm_nav_simulation.dataset import encode_jpeg
 from vlm_nav_simulation.geometry import Pose
@@ -151,12 +151,12 @@ def _header(bag: BagWriter, stamp_ns: int, frame: str) -> Any:
 def record(bag: BagWriter, options: argparse.Namespace) -> int:
     """Write as many frames as the options want, room after room; return the number of rooms begun."""
     room, left, start_ns = options.seed, options.frames, START_NS
-    order = ResponseOrder(options.response_order)
+    how = Asking(ResponseOrder(options.response_order), form=options.form)
     with progress(total=left, unit="frame") as bar:
         while left:
             scene = scene_of(room, options.difficulty, options.target)
             room += 1
-            prompts = SearchPrompts.of_target(scene.target, order, form=options.form)
+            prompts = SearchPrompts(scene.target, how)
             bag.put(f"/{INSTRUCTION}", start_ns, make(bag.types, TEXT, data=prompts.instruction))
             end_ns = start_ns
             for moment in walk(scene, options.camera_hz, options.size):
@@ -189,9 +189,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the command."""
-    line = commands.add_parser("record", help="make a labelled bag with the simulator's oracle", description=__doc__)
+def add_options(line: argparse.ArgumentParser) -> None:
+    """Register the options of `record`."""
     line.add_argument(
         "--out", type=path_flag, required=True, metavar="BAG", help="folder; a bag that is there is replaced"
     )
@@ -205,4 +204,3 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--form", type=int, default=SEARCH_FORM, choices=PROMPT_FORMS, help="form of the recorded "
                       "prompts; 1: without what was searched and blocked (default: %(default)s)")  # fmt: skip
     line.add_argument("--size", type=int, default=224, help="pixels a side (default: 224)")
-    line.set_defaults(run=run)

@@ -77,9 +77,8 @@ Case = tuple[str, str, float, str]
 """A behaviour, a mode, a round trip in milliseconds, and how the link is dead."""
 
 
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register `acting`."""
-    line = commands.add_parser("acting", help="does faster decoding make a better robot?", description=__doc__)
+def add_options(line: argparse.ArgumentParser) -> None:
+    """Register the options of `acting`."""
     modes = [mode.value for mode in Mode if DraftingConfig.of(mode).needs_link and mode is not Mode.SERVER_SD]
     line.add_argument("--seeds", type=seeds, default="0-49", help="rooms, e.g. 0-49 (default: %(default)s)")
     line.add_argument("--difficulty", default="middle", choices=LEVELS)
@@ -97,7 +96,6 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--max-actions", type=int, default=60)
     add_processes(line, 1)
     add_resumable_out(line, "acting")
-    line.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 
 from adapters_training.evaluate import evaluate
 from speculation.language.grammar import CONSTRAINED
-from speculation.language.prompts import Guidance, ResponseOrder, Vocabulary
+from speculation.language.prompts import ResponseOrder, Vocabulary
 from speculation.settings import path_flag
 from speculation.vlm.load import folder_fingerprint, load_vlm
 from vlm_nav_evaluation.closed_loop.command import add_processes, add_walks
@@ -22,6 +22,7 @@ from vlm_nav_evaluation.experiment.sockets import edge_config
 from vlm_nav_evaluation.journal import Journal
 from vlm_nav_evaluation.options import several
 from vlm_nav_evaluation.results import provenance, write_json
+from vlm_nav_evaluation.search_prompts import Asking
 from vlm_nav_evaluation.tables import Column, figures_table, table
 from vlm_nav_simulation.episode import Outcome
 
@@ -80,16 +81,14 @@ class Bar:
         return self.measured <= self.asked if self.at_most else self.measured >= self.asked
 
 
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register `bars`."""
-    line = commands.add_parser("bars", help="what a target has to reach, in one table", description=__doc__)
+def add_options(line: argparse.ArgumentParser) -> None:
+    """Register the options of `bars`."""
     shown = f"which of {','.join(CASES)} (default: all)"
     line.add_argument("--cases", type=several(CASES), default=list(CASES), help=shown)
     line.add_argument("--held-out", type=path_flag, help="frames of 'adapters_training data --held-out', for questions")
     line.add_argument("--count", type=int, default=300, help="questions (default: %(default)s)")
     add_walks(line, "0-99", "bars")
     add_processes(line, 2)
-    line.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -110,10 +109,8 @@ def run(options: argparse.Namespace) -> int:
     for difficulty, layout, asked in (PLACES[name] for name in walked):
         policies = [(seed, policy) for seed in options.seeds for policy in (ORACLE, TARGET)]
         keys += [EpisodeKey(difficulty, seed, policy, layout, asked) for seed, policy in policies]
-    setting = Setting(
-        edge_config(options, mode="edge"), options.target_model, "", options.max_actions,
-        ResponseOrder(options.response_order), Guidance(options.guide).applies(words), words.form,
-    )  # fmt: skip
+    edge = edge_config(options, mode="edge")
+    setting = Setting(edge, options.target_model, "", options.max_actions, Asking.of(options, words))
     episodes = walk(keys, setting, journal, options.processes)
     report(options, [*walks(episodes, walked), *_others(options, words)], episodes)
     return 0

@@ -14,7 +14,7 @@ from typing import Any
 
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.language.grammar import CONSTRAINED
-from speculation.language.prompts import Guidance, ResponseOrder, Vocabulary, asked_form
+from speculation.language.prompts import Guidance, Vocabulary
 from speculation.vlm.folder import ModelFolderError, find_model
 from speculation.vlm.load import folder_fingerprint
 from vlm_nav_evaluation.closed_loop.camera_views import Crop
@@ -53,6 +53,7 @@ from vlm_nav_evaluation.options import (
     several,
 )
 from vlm_nav_evaluation.results import commit, machine, write_json
+from vlm_nav_evaluation.search_prompts import Asking
 from vlm_nav_evaluation.tables import figures_table
 from vlm_nav_simulation.geometry import GO2_MOUNT, CameraMount
 
@@ -76,9 +77,8 @@ def add_processes(line: argparse.ArgumentParser, default: int) -> None:
     line.add_argument("--processes", type=int, default=default, choices=range(1, 65), metavar="N", help=shown)
 
 
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register `closed-loop`."""
-    line = commands.add_parser("closed-loop", help="find objects in simulated rooms", description=__doc__)
+def add_options(line: argparse.ArgumentParser) -> None:
+    """Register the options of `closed-loop`."""
     line.add_argument("--difficulty", default="middle", choices=(*LEVELS, "all"))
     line.add_argument("--layout", default="room", choices=(*LAYOUTS, "all"), help="floor plan (default: %(default)s)")
     line.add_argument("--target", default="silver bottle", help="object to find; random: each room's own")
@@ -87,7 +87,6 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     add_cameras(line)
     add_walks(line, "0-19", "closed_loop")
     add_processes(line, 1)
-    line.set_defaults(run=run)
 
 
 def add_cameras(line: argparse.ArgumentParser) -> None:
@@ -110,11 +109,9 @@ def run(options: argparse.Namespace) -> int:
     if options.max_actions < 1:
         raise ValueError(f"--max-actions {options.max_actions}: give at least 1")
     journal = Journal(options.out, "closed_loop", settings(options), options.restart)
-    form = asked_form(_vocabulary(options))
-    setting = Setting(
-        edge_config(options, mode="edge"), options.target_model, object_name, options.max_actions,
-        ResponseOrder(options.response_order), guided(options), form,
-    )  # fmt: skip
+    how = Asking.of(options, _vocabulary(options))
+    edge = edge_config(options, mode="edge")
+    setting = Setting(edge, options.target_model, object_name, options.max_actions, how)
     report(options, walk(episode_keys(options), setting, journal, options.processes))
     return 0
 

@@ -22,7 +22,7 @@ from edge_drafter.settings import EdgeConfig
 from spec_vlm_nav.motion import PlanarPose
 from spec_vlm_nav.sighting import Sighting, sighting, spread
 from spec_vlm_nav.simulated_go2 import scene_of
-from speculation.language.prompts import Blocked, NavigationAction, Past, ResponseOrder, parse_answer
+from speculation.language.prompts import Blocked, NavigationAction, Past, parse_answer
 from speculation.progress import progress
 from speculation.vlm.load import load_vlm
 from speculation.wire import jpeg_of
@@ -31,7 +31,7 @@ from vlm_nav_evaluation.experiment.reference_answers import ModelAlone
 from vlm_nav_evaluation.experiment.run import Question
 from vlm_nav_evaluation.journal import Journal
 from vlm_nav_evaluation.parallel import run_parallel
-from vlm_nav_evaluation.search_prompts import SearchPrompts
+from vlm_nav_evaluation.search_prompts import PLAIN, Asking, SearchPrompts
 from vlm_nav_simulation.camera import Image
 from vlm_nav_simulation.dataset import encode_jpeg
 from vlm_nav_simulation.episode import oracle_policy, run_episode
@@ -61,11 +61,7 @@ class Setting:
     """A colour and a class; empty: each seed's own."""
     max_actions: int = 40
     """A search for what is absent may take at least `ABSENT_ACTIONS`."""
-    order: ResponseOrder = ResponseOrder.REASON_FIRST
-    guide: bool = False
-    """How models are asked, as in `speculation.language.prompts.compose`."""
-    form: int = 1
-    """Form of the target's prompts, see `speculation.language.prompts.Vocabulary`."""
+    how: Asking = PLAIN
 
 
 class Asked(str, Enum):
@@ -169,8 +165,7 @@ def run_one(key: EpisodeKey, setting: Setting, model: ModelAlone | None) -> Epis
     if model is None:
         policy = oracle_policy(scene, wanted)
     else:
-        names = (query.text, query.colour, query.object_class)
-        prompts = SearchPrompts(*names, setting.order, setting.guide, setting.form)
+        prompts = SearchPrompts(query, setting.how)
         done = list[Past]()
         seen = deque[bytes](maxlen=setting.edge.frames)
 

@@ -21,7 +21,6 @@ LAYOUTS = tuple(layout.value for layout in Layout)
 QUERIES = tuple(asked.value for asked in Asked)
 Place: TypeAlias = tuple[str, str, str]
 """Difficulty, layout, and what is searched for."""
-Group: TypeAlias = tuple[Place, str]
 Row: TypeAlias = dict[str, Any]
 """What `figures` counts of a group."""
 SIGHTING_BANDS = (1.0, 2.0, 3.0)
@@ -69,17 +68,6 @@ def spl(walks: Iterable[tuple[bool, float, float]]) -> float | None:
     return mean(terms) if terms else None
 
 
-def group(episodes: Iterable[Episode]) -> dict[Group, list[Episode]]:
-    """Return the episodes by place and policy."""
-
-    def order(episode: Episode) -> tuple[float, ...]:
-        places = LAYOUTS.index(episode.layout), LEVELS.index(episode.difficulty), QUERIES.index(episode.asked)
-        return *places, POLICIES.index(episode.policy), episode.seed
-
-    members = groupby(sorted(episodes, key=order), lambda one: (place(one), one.policy))
-    return {key: list(some) for key, some in members}
-
-
 def place(episode: Episode) -> Place:
     """Return in which kind of room an episode was, and what was searched for."""
     return episode.difficulty, episode.layout, episode.asked
@@ -91,25 +79,25 @@ def figures(episodes: Iterable[Episode]) -> list[Row]:
     low, high: 95 % interval of the success rate. spl_episodes: rooms that the oracle solves; SPL is over these, and its
     path counts as the shortest. path_m, collisions, actions: means over all episodes.
     """
-    groups = group(episodes)
-    shortest = {
-        (place(episode), episode.seed): episode.path_m
-        for (_, policy), members in groups.items()
-        for episode in members
-        if policy == ORACLE and episode.success
-    }
-    return [_row(key, members, shortest) for key, members in groups.items()]
+
+    def order(episode: Episode) -> tuple[float, ...]:
+        places = LAYOUTS.index(episode.layout), LEVELS.index(episode.difficulty), QUERIES.index(episode.asked)
+        return *places, POLICIES.index(episode.policy), episode.seed
+
+    ranked = sorted(episodes, key=order)
+    shortest = {(place(one), one.seed): one.path_m for one in ranked if one.policy == ORACLE and one.success}
+    groups = groupby(ranked, lambda one: (*place(one), one.policy))
+    return [_row(names, list(members), shortest) for names, members in groups]
 
 
-def _row(key: Group, episodes: Sequence[Episode], shortest: dict[tuple[Place, int], float]) -> Row:
+def _row(
+    names: tuple[str, str, str, str], episodes: Sequence[Episode], shortest: dict[tuple[Place, int], float]
+) -> Row:
     found = [episode for episode in episodes if episode.success]
     low, high = wilson(len(found), len(episodes))
     solved = [episode for episode in episodes if (place(episode), episode.seed) in shortest]
     return {
-        "difficulty": key[0][0],
-        "layout": key[0][1],
-        "asked": key[0][2],
-        "policy": key[1],
+        **dict(zip(("difficulty", "layout", "asked", "policy"), names, strict=True)),
         "episodes": len(episodes),
         "found": len(found),
         "low": low,

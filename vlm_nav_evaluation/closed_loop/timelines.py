@@ -8,17 +8,14 @@ recording.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import Any
 
 from edge_drafter import DecodingStats, Mode
-from speculation.language.grammar import CONSTRAINED, FREE, grammar_for
-from speculation.sampling import GREEDY
-from speculation.vlm.inputs import as_sent
-from speculation.vlm.session import VlmSession
+from speculation.language.grammar import FREE
+from vlm_nav_evaluation.experiment.reference_answers import ModelAlone
 from vlm_nav_evaluation.experiment.run import Arm, Question
-from vlm_nav_evaluation.virtual_time.backend import VirtualTime
-from vlm_nav_evaluation.virtual_time.record import CAPACITY, Models, record
+from vlm_nav_evaluation.virtual_time.decoding import run_arms
+from vlm_nav_evaluation.virtual_time.record import Models, record
 from vlm_nav_evaluation.virtual_time.recording import Recording
 from vlm_nav_evaluation.virtual_time.timings import Timings
 
@@ -52,32 +49,30 @@ class Timelines:
     `timings`: its `one_way_s` is half of the round trip that is asked for. `answers` as `EdgeConfig.answers` has it.
     """
 
-    def __init__(
-        self, models: Models, timings: Timings, max_tokens: int, first: Question, answers: str = CONSTRAINED
-    ) -> None:
+    def __init__(self, models: Models, timings: Timings, max_tokens: int, first: Question, answers: str) -> None:
         """`first` is decoded before each answer: a drafter's estimates outlive a question on the robot."""
         self._models, self._timings, self._max_tokens, self._how = models, timings, max_tokens, answers
-        self._recordings: dict[bytes, Recording] = {}
-        self._answers: dict[tuple[bytes, str, float], AnswerTimeline] = {}
+        self._recordings: dict[tuple[str, bytes], Recording] = {}
+        self._answers: dict[tuple[str, bytes, str, float], AnswerTimeline] = {}
+        self._draft = ModelAlone(models.draft, max_tokens, answers)
         self._first = record(models, [first], max_tokens, answers=answers)
 
     def answer(self, prompt: str, jpeg: bytes, mode: str, rtt_s: float) -> AnswerTimeline:
         """Return the answer in a mode over a link of this round trip. Raises ValueError for what is no image."""
-        key = blake2b(prompt.encode() + b"\0" + jpeg, digest_size=16).digest()
-        known = self._answers.get((key, mode, rtt_s))
-        if known is None:
-            known = self._answers[key, mode, rtt_s] = self._decoded(key, prompt, jpeg, mode, rtt_s)
-        return known
+        key, question = (prompt, jpeg, mode, rtt_s), (prompt, jpeg)
+        if key in self._answers:
+            return self._answers[key]
+        if question not in self._recordings:
+            self._recordings[question] = record(self._models, [Question(*question)], self._max_tokens, self._how)
+        timings, arms = replace(self._timings, one_way_s=rtt_s / 2.0), [Arm(mode, mode)]
+        run = run_arms(arms, self._recordings[question], timings, self._first.steps, with_arrivals=True)
+        (answer,) = run.answers[mode]
+        self._answers[key] = self._timeline(answer.tokens, answer.more["arrivals"], answer.stats)
+        return self._answers[key]
 
     def alone(self, prompt: str, jpeg: bytes) -> AnswerTimeline:
         """Return what the draft model answers without a verifier. Raises ValueError for what is no image."""
-        draft, times = self._models.draft, self._timings
-        grammar = None
-        if self._how != FREE:
-            grammar = draft.grammars().of(grammar_for(prompt), draft.eos, draft.thinking)
-        session = VlmSession(draft, CAPACITY)
-        greedy = session.sampled(prompt, as_sent(draft, jpeg), self._max_tokens, GREEDY, grammar=grammar)
-        tokens = [token for token, _ in greedy]
+        times, tokens = self._timings, self._draft.decode(Question(prompt, jpeg)).tokens
         arrivals = [(times.edge_prefill_s + times.draft_s * count, 1) for count in range(1, len(tokens) + 1)]
         return self._timeline(tokens, arrivals, DecodingStats(mode=Mode.EDGE.value))
 
@@ -85,17 +80,6 @@ class Timelines:
         """Drop all answers, when a room's frames do not come back."""
         self._recordings.clear()
         self._answers.clear()
-
-    def _decoded(self, key: bytes, prompt: str, jpeg: bytes, mode: str, rtt_s: float) -> AnswerTimeline:
-        recording = self._recordings.get(key)
-        if recording is None:
-            recording = record(self._models, [Question(prompt, jpeg)], self._max_tokens, answers=self._how)
-            self._recordings[key] = recording
-        timings = replace(self._timings, one_way_s=rtt_s / 2.0)
-        arms: list[Arm[Any]] = [Arm(mode, mode)]
-        run = VirtualTime(recording, timings, with_arrivals=True).run(arms, warm_up=self._first.steps)
-        (answer,) = run.answers[mode]
-        return self._timeline(answer.tokens, answer.more["arrivals"], answer.stats)
 
     def _timeline(self, tokens: Any, arrivals: Any, stats: DecodingStats) -> AnswerTimeline:
         texts, count = [], 0

@@ -49,9 +49,10 @@ def experiment_line(
     return line
 
 
-def add_journal(line: argparse.ArgumentParser) -> None:
+def add_journal(
+    line: argparse.ArgumentParser, kept: str = "keep every answer in this folder, to go on after an interruption"
+) -> None:
     """Register --journal and --restart."""
-    kept = "keep every answer in this folder, to go on after an interruption"
     line.add_argument("--journal", type=path_flag, metavar="DIR", help=kept)
     line.add_argument("--restart", action="store_true", help="throw away what --journal holds")
 

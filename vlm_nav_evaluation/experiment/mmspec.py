@@ -171,6 +171,17 @@ def _figures(stats: Sequence[DecodingStats], alone: Sequence[DecodingStats], at_
     }
 
 
+def told(
+    source: str, run: Run, asked: Sequence[Question], alone: str, at_prefill: Collection[str] = ()
+) -> dict[str, Any]:
+    """Print the figures of `counted` where a source is in this form, and return them as a result keeps them."""
+    if not is_mmspec(source):
+        return {}
+    found = counted(run, asked, alone, at_prefill)
+    print(described(found, alone))
+    return {"mmspec": found}
+
+
 def described(figures: Mapping[str, Mapping[str, Mapping[str, Any]]], alone: str) -> str:
     """Return the figures of `counted` as a table, and how they are counted."""
     rows = {f"{category}: {arm}": entry for category, arms in figures.items() for arm, entry in arms.items()}

@@ -11,16 +11,7 @@ import cv2
 import numpy as np
 
 from edge_drafter.draft_models import LoadedDraft
-from speculation.language.prompts import (
-    Blocked,
-    Guidance,
-    NavigationAction,
-    Past,
-    ResponseOrder,
-    Vocabulary,
-    asked_form,
-    compose,
-)
+from speculation.language.prompts import Blocked, NavigationAction, Past, Vocabulary, compose
 from speculation.vlm.families import family_of
 from speculation.vlm.folder import find_model, read_config
 from speculation.vlm.inputs import as_sent, prepare
@@ -30,7 +21,7 @@ from vlm_nav_evaluation.experiment.mmspec import MMSPEC, is_mmspec, load_questio
 from vlm_nav_evaluation.experiment.prompts import SAMPLE, TEXT_FILE, in_words, load_prompts, pick
 from vlm_nav_evaluation.experiment.run import Question
 from vlm_nav_evaluation.options import add_edge_flags, add_prompt_options
-from vlm_nav_evaluation.search_prompts import SearchPrompts
+from vlm_nav_evaluation.search_prompts import PLAIN, Asking, SearchPrompts
 from vlm_nav_evaluation.verifier_process import TEXT_CAPACITY
 from vlm_nav_simulation.camera import Image
 from vlm_nav_simulation.dataset import encode_jpeg
@@ -46,20 +37,12 @@ FILE_SOURCES = (TEXT_FILE, MMSPEC)
 KNOWN_SOURCES = f"{', '.join(FRAME_SOURCES)}, {' or '.join(f'{source}PATH' for source in FILE_SOURCES)}"
 
 
-def questions(
-    source: str,
-    count: int,
-    seed: int = 0,
-    order: ResponseOrder = ResponseOrder.REASON_FIRST,
-    guide: bool = False,
-    form: int = 1,
-) -> list[Question]:
+def questions(source: str, count: int, seed: int = 0, how: Asking = PLAIN) -> list[Question]:
     """Return `count` questions: held-out rooms of the simulator, noise that needs no simulator (tiny models), or text.
 
-    In rooms they are what the oracle would have been asked on its way, with what it had done by then, in prompts of
-    `form`. `order` and `guide` as in `speculation.language.prompts.compose`. `text` is the sample of our own,
-    `text:PATH` a file that `load_prompts` reads, `mmspec:PATH` a folder that `load_questions` reads; `seed` selects
-    among their prompts where there are more. Raises ValueError for another source.
+    In rooms they are what the oracle would have been asked on its way, with what it had done by then. `text` is the
+    sample of our own, `text:PATH` a file that `load_prompts` reads, `mmspec:PATH` a folder that `load_questions` reads;
+    `seed` selects among their prompts where there are more. Raises ValueError for another source.
     """
     if is_mmspec(source):
         return load_questions(Path(source.removeprefix(MMSPEC)), count, seed)
@@ -67,9 +50,9 @@ def questions(
         prompts = load_prompts(Path(source.removeprefix(TEXT_FILE)) if source.startswith(TEXT_FILE) else SAMPLE)
         return [Question(prompt, b"") for prompt in pick(prompts, count, seed)]
     if source == "random":
-        return list(_noise(count, seed, order, guide))
+        return list(_noise(count, seed, how))
     if source == "simulation":
-        return list(itertools.islice(_rooms(seed, order, guide, form), count))
+        return list(itertools.islice(_rooms(seed, how), count))
     raise ValueError(f"frames {source!r} are unknown; choose {KNOWN_SOURCES}")
 
 
@@ -119,7 +102,7 @@ def add_questions(line: argparse.ArgumentParser, dtype: str = "float32") -> None
 
 def asked_of(options: argparse.Namespace, count: int) -> list[Question]:
     """Return `count` questions as a command's options name them. Raises ValueError as `questions` and `asked_as`."""
-    return questions(options.frames, count, options.seed, *asked_as(options))
+    return questions(options.frames, count, options.seed, asked_as(options))
 
 
 def warmed_up(options: argparse.Namespace, steps: int, warm_up: int) -> tuple[list[Question], list[Question]]:
@@ -130,18 +113,16 @@ def warmed_up(options: argparse.Namespace, steps: int, warm_up: int) -> tuple[li
     """
     how = asked_as(options)
     if is_mmspec(options.frames):
-        return questions("random", warm_up, options.seed, *how), asked_of(options, steps)
+        return questions("random", warm_up, options.seed, how), asked_of(options, steps)
     if not in_words(options.frames):
-        before = questions(options.frames, warm_up, options.seed + 1, *how)
-        return before, questions(options.frames, steps, options.seed, *how)
-    every = questions(options.frames, steps + warm_up, options.seed, *how)
+        before = questions(options.frames, warm_up, options.seed + 1, how)
+        return before, questions(options.frames, steps, options.seed, how)
+    every = questions(options.frames, steps + warm_up, options.seed, how)
     return every[steps:], every[:steps]
 
 
-def asked_as(options: argparse.Namespace) -> tuple[ResponseOrder, bool, int]:
-    """Return the order and the guide that a command's options name, and the form of the prompts.
-
-    The target's vocabulary decides for `auto`, and the form.
+def asked_as(options: argparse.Namespace) -> Asking:
+    """Return how a command's options ask their target.
 
     Raises ValueError for frames with a language model alone, or text with a target that sees images.
     """
@@ -156,21 +137,20 @@ def asked_as(options: argparse.Namespace) -> tuple[ResponseOrder, bool, int]:
             )
         if not sees and not in_words(source):
             raise ValueError(f"target {target} is a language model alone; ask it with --frames text or text:PATH")
-    words = Vocabulary.load(folder)
-    return ResponseOrder(options.response_order), Guidance(options.guide).applies(words), asked_form(words)
+    return Asking.of(options, Vocabulary.load(folder))
 
 
-def _noise(count: int, seed: int, order: ResponseOrder, guide: bool) -> Iterator[Question]:
+def _noise(count: int, seed: int, how: Asking) -> Iterator[Question]:
     dice = np.random.default_rng([seed, 1])
     for _ in range(count):
         _, data = cv2.imencode(".jpg", dice.integers(0, 256, (224, 224, 3), dtype=np.uint8))
-        yield Question(compose("find the silver bottle", (), order, guide), bytes(data))
+        yield Question(compose("find the silver bottle", (), how.order, how.guide), bytes(data))
 
 
-def _rooms(seed: int, order: ResponseOrder, guide: bool, form: int) -> Iterator[Question]:
+def _rooms(seed: int, how: Asking) -> Iterator[Question]:
     for room in itertools.count(UNSEEN_SEED + 1000 * seed):
         scene = make_scene(room, Difficulty.MIDDLE)
-        yield from _walk(scene, SearchPrompts.of_target(scene.target, order, guide, form))
+        yield from _walk(scene, SearchPrompts(scene.target, how))
 
 
 def _walk(scene: Scene, prompts: SearchPrompts) -> list[Question]:

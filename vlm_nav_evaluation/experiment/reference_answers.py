@@ -10,7 +10,7 @@ from typing import Any
 import numpy.typing as npt
 
 from edge_drafter import DecodingStats
-from speculation.language.grammar import FREE, grammar_for
+from speculation.language.grammar import FREE, Automaton, grammar_for
 from speculation.sampling import GREEDY
 from speculation.vlm.inputs import as_sent
 from speculation.vlm.model import Vlm
@@ -53,12 +53,17 @@ class ModelAlone:
         stats.total_s = time.perf_counter() - began
         return Answer(tokens, stats)
 
+    def grammar(self, prompt: str) -> Automaton | None:
+        """Return the grammar that answers to a prompt keep to; None where they are free."""
+        vlm = self._session.vlm
+        return None if self._grammars is None else self._grammars.of(grammar_for(prompt), vlm.eos, vlm.thinking)
+
     def text(self, question: Question) -> str:
         """Return the answer's text. Raises ValueError as `decode`."""
         tokens = self.decode(question).tokens
         return self._session.vlm.read(tokens, constrained=self._grammars is not None)
 
-    def arm(self, name: str = TARGET) -> Arm[Question]:
+    def arm(self, name: str = TARGET) -> Arm:
         """Return the arm that every exact arm is compared with."""
         return Arm(name, decode=self.decode)
 
@@ -77,11 +82,7 @@ class ModelAlone:
         return found
 
     def _answer(self, question: Question) -> list[tuple[int, npt.NDArray[Any]]]:
-        vlm = self._session.vlm
-        jpeg = as_sent(vlm, question.jpeg)
-        grammar = None
-        if self._grammars is not None:
-            grammar = self._grammars.of(grammar_for(question.prompt), vlm.eos, vlm.thinking)
+        jpeg, grammar = as_sent(self._session.vlm, question.jpeg), self.grammar(question.prompt)
         return list(self._session.sampled(question.prompt, jpeg, self._max_tokens, GREEDY, grammar=grammar))
 
 

@@ -6,14 +6,14 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
 
 from edge_drafter import DecodingStats, StepResult
 from speculation.progress import progress
 from speculation.wire import Jpegs
-from vlm_nav_evaluation.figures import summary, times_faster
+from vlm_nav_evaluation.figures import median_interval, summary
 from vlm_nav_evaluation.journal import Journal
 
 WARM_UP = 2
@@ -35,10 +35,6 @@ class Question:
     """What is asked after its answer in the same conversation (`sockets.Edges.conversations`)."""
 
 
-Q_contra = TypeVar("Q_contra", bound=Question, contravariant=True)
-Q = TypeVar("Q", bound=Question)
-
-
 @dataclass(frozen=True)
 class Answer(StepResult):
     """The answer to one question."""
@@ -48,7 +44,7 @@ class Answer(StepResult):
 
 
 @dataclass(frozen=True)
-class Arm(Generic[Q_contra]):
+class Arm:
     """One way to decode that is compared with others."""
 
     name: str
@@ -56,7 +52,7 @@ class Arm(Generic[Q_contra]):
     """The mode that the backend's decoder decodes in."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Changes of the settings that all arms of the backend share."""
-    decode: Callable[[Q_contra], Answer] | None = None
+    decode: Callable[[Question], Answer] | None = None
     """A decoder of another kind, e.g. transformers' generate, in place of the backend's."""
     exact: bool = True
     """Its tokens must be those of all other exact arms."""
@@ -101,8 +97,8 @@ class Run:
         return [one / other for one, other in zip(self.seconds(slow), self.seconds(fast), strict=True)]
 
     def times_faster(self, slow: str, fast: str) -> tuple[float, float, float]:
-        """Return how many times faster `fast` is, as `vlm_nav_evaluation.figures.times_faster`."""
-        return times_faster(self.stats(slow), self.stats(fast))
+        """Return how many times faster `fast` is, question by question: `median_interval` of the ratios."""
+        return median_interval(self.ratios(slow, fast))
 
     def fastest(self) -> str:
         """Return the arm with the shortest median step."""
@@ -110,9 +106,9 @@ class Run:
 
 
 def take_turns(
-    arms: Sequence[Arm[Q]],
-    asked: Iterable[Q],
-    warm_up: Sequence[Q] | None = None,
+    arms: Sequence[Arm],
+    asked: Iterable[Question],
+    warm_up: Sequence[Question] | None = None,
     *,
     seed: int = 0,
     journal: Journal | None = None,
@@ -129,7 +125,7 @@ def take_turns(
     answers = read_answers(journal) if journal is not None else {}
     refused, left_out, names, warm = dict[str, str](), dict[str, str](), list[str](), False
 
-    def ask(arm: Arm[Q], question: Q) -> Answer | None:
+    def ask(arm: Arm, question: Question) -> Answer | None:
         """Return the answer; None of an optional arm that refuses, now or before."""
         if arm.decode is None:
             raise TypeError(f"arm {arm.name} has no decoder; a backend makes one")

@@ -65,7 +65,7 @@ class Edges:
             self._edges[key] = EdgeDecoder(config, vlm=self._models[wanted])
         return self._edges[key]
 
-    def decoder(self, arm: Arm[Any]) -> Callable[[Question], Answer]:
+    def decoder(self, arm: Arm) -> Callable[[Question], Answer]:
         """Return an arm's own decoder, or the edge that its mode and changes describe."""
         if arm.decode is not None:
             return arm.decode
@@ -110,7 +110,7 @@ class Edges:
 
     def run(
         self,
-        arms: Sequence[Arm[Any]],
+        arms: Sequence[Arm],
         asked: Sequence[Question],
         warm_up: Sequence[Question] | None = None,
         journal: Journal | None = None,
@@ -127,7 +127,7 @@ class Edges:
             self._edges.popitem()[1].close()
 
 
-def modes_as_arms(modes: Sequence[str], **changes: Any) -> list[Arm[Question]]:
+def modes_as_arms(modes: Sequence[str], **changes: Any) -> list[Arm]:
     """Return one arm for each mode; the tokens of `edge`, which is not verified, are its own."""
     return [Arm(mode, mode, changes, exact=mode != Mode.EDGE.value) for mode in modes]
 

@@ -10,24 +10,21 @@ import argparse
 import os
 from typing import Any
 
-from vlm_nav_evaluation.fleet import plots, specedge, wisp
+from vlm_nav_evaluation.fleet import specedge, wisp
 from vlm_nav_evaluation.plots import add_outputs, keep
 from vlm_nav_evaluation.results import provenance, settings_of, write_result
 
 SETTINGS: dict[str, Any] = {"wisp": wisp, "specedge": specedge}
-PLOTS = {"wisp": plots.wisp_plot, "specedge": plots.specedge_plot}
 
 
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register `fleet`."""
-    line = commands.add_parser("fleet", help="many robots and one verifier on virtual time", description=__doc__)
+def add_options(line: argparse.ArgumentParser) -> None:
+    """Register the options of `fleet`."""
     line.add_argument("setting", choices=[*SETTINGS, "all"], help="which tables")
     line.add_argument("--seed", type=int, default=0, help="of requests, classes and starts (default: 0)")
     line.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs side by side (default: all cores)")
     for setting in SETTINGS.values():
         setting.add_options(line)
     add_outputs(line)
-    line.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -40,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"{SETTINGS[name].report(data)}\n{data['machine']}; virtual time")
         kept = f"fleet_{data.get('name', name)}"
         if not {"parts", "mixed"} & set(data):
-            keep(PLOTS[name](data), kept, options)
+            keep(SETTINGS[name].plot(data), kept, options)
         if options.save:
             write_result(kept, data)
     return 0

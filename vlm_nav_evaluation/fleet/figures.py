@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import mean
@@ -73,21 +74,18 @@ def run(
     limit = window.end
     if judged and begun:
         limit = max(asked.begun + asked.tokens / SERVICE_CLASSES[asked.service_class].tokens_per_s for asked in begun)
-        opened = iter(begun)
-        waiting = next(opened, None)
-
-        asked_at = window.end
+        opened, asked_at = deque(begun), window.end
 
         def open_still() -> bool:
-            nonlocal waiting, asked_at
+            nonlocal asked_at
             now = fleet.timeline.now
-            while waiting is not None and waiting.late(now) is not None:
-                waiting = next(opened, None)
+            while opened and opened[0].late(now) is not None:
+                opened.popleft()
             if enough < 1.0 and now > asked_at + 1.0:
                 asked_at = now
                 if sum(asked.late(now) is True for asked in begun) > enough * len(begun):
                     return False
-            return waiting is not None
+            return bool(opened)
 
         fleet.timeline.advance(limit + 1e-6, open_still)
     return figures_of(fleet.log, robots, window, begun, fleet.timeline.now)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from speculation.acceptance import Verdict
 from speculation.pass_cost import Load
 from speculation.service_classes import INTERACTIVE, SERVICE_CLASSES
 from speculation.wire import MAX_DRAFT_TOKENS, ROOT, BeginStep, Commit, Draft, EarlyTokens, begin_digest
-from vlm_nav_evaluation.fleet.robots import ChainDrafter, Drafter, TreeDrafter, levels_of
+from vlm_nav_evaluation.fleet.robots import ChainDrafter, TreeDrafter, levels_of
 from vlm_nav_evaluation.fleet.systems import Exit, Setting
 from vlm_nav_evaluation.fleet.trees import best_tree
 from vlm_nav_evaluation.fleet.workload import EOS, VOCABULARY
@@ -60,8 +61,7 @@ class Asked:
         return True if now - self.begun > limit else None
 
 
-@dataclass(frozen=True)
-class Verified:
+class Verified(NamedTuple):
     """One step's share of a pass."""
 
     ended: float
@@ -69,8 +69,7 @@ class Verified:
     queue_s: float
 
 
-@dataclass(frozen=True)
-class Pass:
+class Pass(NamedTuple):
     """One target forward."""
 
     ended: float
@@ -78,15 +77,15 @@ class Pass:
     rows: int
 
 
+@dataclass
 class Log:
     """What happened."""
 
-    def __init__(self) -> None:
-        self.asked: list[Asked] = []
-        self.verified: list[Verified] = []
-        self.passes: list[Pass] = []
-        self.deciding_s: list[float] = []
-        """Seconds of this machine's processor that the scheduler took for each batch, queries included."""
+    asked: list[Asked] = field(default_factory=list)
+    verified: list[Verified] = field(default_factory=list)
+    passes: list[Pass] = field(default_factory=list)
+    deciding_s: list[float] = field(default_factory=list)
+    """Seconds of this machine's processor that the scheduler took for each batch, queries included."""
 
 
 class KnownCost(Estimator):
@@ -96,23 +95,12 @@ class KnownCost(Estimator):
         super().__init__()
         self._times = setting.times
 
+    known = priced = True
+    spread = 0.0
+    """Passes of one load take one time."""
+
     def observe(self, load: Load, seconds: float) -> None:
         """There is nothing to learn."""
-
-    @property
-    def known(self) -> bool:
-        """Whether it can predict, which it always can."""
-        return True
-
-    @property
-    def priced(self) -> bool:
-        """Whether it can predict, which it always can."""
-        return True
-
-    @property
-    def spread(self) -> float:
-        """Passes of one load take one time."""
-        return 0.0
 
     def seconds(self, load: Load) -> float:
         """Return the seconds of a pass."""
@@ -130,7 +118,7 @@ class Robot:
         self._round = self._version = 0
         self._began = 0.0
         drafting = setting.system.drafting
-        self._drafter: Drafter | None = None
+        self._drafter: ChainDrafter | TreeDrafter | None = None
         if drafting is not None:
             workload, draft_s = setting.workload, setting.times.draft_s
             tree = TreeDrafter(drafting, draft_s, workload.kinds, workload.shares) if drafting.tree else None
@@ -171,7 +159,7 @@ class Robot:
         if commit.done:
             asked.ended = now
             self._version += 1
-            self._fleet.finished(self)
+            self.ask()
             return
         if self._drafter is not None:
             self._drafter.commit(tokens, now)
@@ -249,10 +237,6 @@ class Fleet:
 
     def _reply(self, robot: Robot, commit: Commit) -> None:
         self.timeline.at(self.timeline.now + self.setting.times.one_way_s, partial(robot.take, commit))
-
-    def finished(self, robot: Robot) -> None:
-        """A robot has its answer."""
-        robot.ask()
 
     # --- work
 

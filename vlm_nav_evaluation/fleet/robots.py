@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -23,27 +23,11 @@ LATEST = 0.2
 Kinds: TypeAlias = tuple[tuple[float, ...], ...]
 
 
-class Drafter(Protocol):
-    """A draft model at work behind the end of an answer. Times are seconds on the fleet's clock."""
-
-    def begin(self, request: Request, now: float) -> None:
-        """Start on the empty answer."""
-
-    def commit(self, tokens: Sequence[int], now: float) -> None:
-        """The answer grew by these tokens: what was drafted behind them stays."""
-
-    def due(self, now: float) -> float | None:
-        """Return when the next draft will be complete; None for never before the next commit."""
-
-    def early(self, early: EarlyTokens, now: float) -> None:
-        """An exit of the target names where the verdict on the latest draft will end."""
-
-    def draft(self, now: float) -> tuple[list[int], list[int] | None]:
-        """Return tokens and parents of the draft that is complete now, as in `wire.Draft`. It is sent."""
-
-
 class ChainDrafter:
-    """One continuation, token by token."""
+    """A draft model at work behind the end of an answer: one continuation, token by token.
+
+    Times are seconds on the fleet's clock.
+    """
 
     def __init__(self, drafting: Drafting, draft_s: float) -> None:
         self._drafting, self._draft_s = drafting, draft_s
@@ -51,10 +35,12 @@ class ChainDrafter:
         self._since = 0.0
 
     def begin(self, request: Request, now: float) -> None:
+        """Start on the empty answer."""
         self._request, self._position = request, 0
         self._restart(now)
 
     def commit(self, tokens: Sequence[int], now: float) -> None:
+        """The answer grew by these tokens: what was drafted behind them stays."""
         known = self._known(now)
         right = self._request.right(self._position, len(tokens))
         self._position += len(tokens)
@@ -68,6 +54,7 @@ class ChainDrafter:
             self._restart(now)
 
     def due(self, now: float) -> float | None:
+        """Return when the next draft will be complete; None for never before the next commit."""
         if not self._sent and self._first >= 0:
             return max(now, self._since + self._forwards * self._draft_s)
         length = min(self._sent + self._drafting.grown, self._room, self._drafting.most)
@@ -76,9 +63,10 @@ class ChainDrafter:
         return max(now, self._since + length * self._draft_s)
 
     def early(self, early: EarlyTokens, now: float) -> None:
-        """A chain has one place where it goes on."""
+        """An exit of the target names where the verdict will end; a chain has one place where it goes on."""
 
     def draft(self, now: float) -> tuple[list[int], list[int] | None]:
+        """Return tokens and parents of the draft that is complete now, as in `wire.Draft`. It is sent."""
         length = self._first
         if self._drafting.ahead:
             length = max(length, min(self._known(now), self._room, self._drafting.most))
@@ -110,7 +98,9 @@ class ChainDrafter:
 
 
 class TreeDrafter:
-    """The best tree of a given size, level by level, and places behind it where drafting goes on (SpecEdge, Sec. 4.2).
+    """As `ChainDrafter`: the best tree of a given size, level by level, and places behind it where drafting goes on.
+
+    SpecEdge, Sec. 4.2.
 
     While a draft is away a forward feeds the places where the verdict may end side by side, sharing its nodes as
     `shares_of` has it: the likeliest ones just behind the tree, and what an exit names, as likely as the exit is right.

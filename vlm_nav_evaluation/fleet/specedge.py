@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from cloud_verifier.config import Scheduling
 from speculation.pass_cost import Load, PassCost
@@ -28,6 +29,7 @@ from vlm_nav_evaluation.fleet.candidates import MODELS, Candidates, tokens_of
 from vlm_nav_evaluation.fleet.figures import Window, run
 from vlm_nav_evaluation.fleet.systems import Drafting, Exit, Setting, System, Times
 from vlm_nav_evaluation.parallel import run_parallel
+from vlm_nav_evaluation.plots import COLOURS, HATCHES, MARKERS, PAPER, SMALL, new_figure, plain
 from vlm_nav_evaluation.tables import Column, figures_table
 
 TREE, DEPTHS, BATCHES = 32, tuple(range(1, 13)), (1, 2, 4, 8)
@@ -73,6 +75,7 @@ ORACLE = "oracle"
 """Robots that know where each verdict will end: what no rule of drafting ahead can pass."""
 COHORTS = "cohorts, no pre-drafts"
 EDGES = (COHORTS, SPECEDGE, *OURS, ORACLE)
+PLOTTED = (*OURS, SPECEDGE, ORACLE)
 BASIC, PROACTIVE, PIPELINED, BOTH = "one robot", "one robot, proactive", "two robots", "two robots, proactive"
 PARTS = {BASIC: (COHORTS, 1), PROACTIVE: (SPECEDGE, 1), PIPELINED: (COHORTS, 2), BOTH: (SPECEDGE, 2)}
 """Fig. 8: what robots do, and in how many cohorts. The paper's third step is the last one here."""
@@ -345,3 +348,48 @@ def report_of_parts(pairs: Mapping[str, Any]) -> str:
         for name, by_place in by_model.items()
         for place, rows in by_place.items()
     )
+
+
+def plot(data: Mapping[str, Any]) -> Figure:
+    """Return tokens/s against latency for every batch by pair, with candidates as printed and as measured.
+
+    Below, what each system reaches over `server_sd` at batch 1 by model, under the ceiling.
+    """
+    figure = new_figure(10.0)
+    pairs = list(data["rows"])
+    every = figure.subplots(2, len(pairs), squeeze=False, height_ratios=(3, 2))
+    for place, pair in enumerate(pairs):
+        above, below = every[:, place]
+        by_model = data["rows"][pair]
+        for model, style in (("stretches", "-"), (AS_MEASURED, "--")):
+            batches = by_model[model]["batches"].values() if model in by_model else ()
+            for look, name in enumerate((SERVER, *PLOTTED)):
+                rows = [next(iter(each.values())) if name == SERVER else each[name] for each in batches]
+                if rows:
+                    slow = [1e3 * row["itl_s"] for row in rows]
+                    fast = [row["tokens_per_s"]["median"] for row in rows]
+                    label = name if style == "-" else None
+                    above.plot(slow, fast, MARKERS[look] + style, color=COLOURS[look], label=label)
+        above.set(
+            xlabel="ms a token", ylabel="tokens/s of the server", yscale="log",
+            title=f"{pair}, batch 1 to {list(next(iter(by_model.values()))['batches'])[-1]}",
+        )  # fmt: skip
+        plain(above, "both")
+        firsts = [next(iter(each["batches"].values())) for each in by_model.values()]
+        at = np.arange(len(by_model))
+        for look, name in enumerate(PLOTTED, start=1):
+            values = [rows[name]["times"] for rows in firsts]
+            below.bar(at + 0.2 * (look - 2.5), values, 0.18, label=name, color=COLOURS[look], hatch=HATCHES[look],
+                      edgecolor="white")  # fmt: skip
+        bases = [next(iter(rows.values()))["tokens_per_s"]["median"] for rows in firsts]
+        most = [each["ceiling"] / base for each, base in zip(by_model.values(), bases, strict=True)]
+        below.plot(at, most, "_", color=PAPER, markersize=28, label="ceiling")
+        below.set(ylabel="times server_sd, batch 1")
+        below.set_xticks(at, [name.replace(", ", ",\n").replace(" ", "\n") for name in by_model], fontsize=SMALL)
+        below.margins(y=0.45)
+        plain(below)
+    lines, names = every[0, 0].get_legend_handles_labels()
+    title = "above: candidates brought to the paper (stretches), dashed: embedded pair as measured"
+    figure.legend(lines, names, loc="outside upper center", ncols=3, fontsize=SMALL, title=title, title_fontsize=SMALL)
+    every[1, 0].legend(fontsize=SMALL, ncols=2)
+    return figure

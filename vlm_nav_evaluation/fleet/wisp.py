@@ -13,6 +13,9 @@ from dataclasses import asdict, replace
 from statistics import mean
 from typing import Any
 
+import numpy as np
+from matplotlib.figure import Figure
+
 from cloud_verifier.config import Scheduling
 from speculation.pass_cost import PAPER_COSTS, PassCost
 from speculation.progress import progress
@@ -23,6 +26,7 @@ from vlm_nav_evaluation.fleet.figures import Figures, Window, capacity, run
 from vlm_nav_evaluation.fleet.systems import Drafting, Setting, System, Times
 from vlm_nav_evaluation.fleet.workload import FIXED_K, Workload
 from vlm_nav_evaluation.parallel import run_parallel
+from vlm_nav_evaluation.plots import COLOURS, HATCHES, MARKERS, SMALL, new_figure
 from vlm_nav_evaluation.tables import Column, figures_table, table
 
 BATCH = 256
@@ -80,6 +84,8 @@ def systems() -> dict[str, System]:
     return {each.name: each for each in every}
 
 
+LOOKS = ("central", "full_budget", "wisp", "fcfs", "sled", "fcfs, ahead")
+"""In the order of their colours, markers and hatches."""
 NEEDED = ("central", "full_budget")
 """What ratios are taken of."""
 MEANING = {
@@ -182,18 +188,15 @@ def mixed_run(cost: str, system: str, robots: int, seed: int, quick: bool) -> tu
     return Setting(systems()[system], times_of(cost), workload, CLASSES), robots, seed, window
 
 
-def _shares(runs: Sequence[Mapping[str, Any]], service_class: str) -> list[float]:
-    """Return the late share of a class under every seed under which any of its requests counts."""
-    return [each["by_class"][service_class] for each in runs if service_class in each["by_class"]]
-
-
 def mean_of(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the figures of a mixed fleet: means over its seeds, but the sum of the requests."""
     names = ("goodput", "tokens_per_pass", "rows", "pass_s", "queue_s")
+    # Under some seeds no request of a class may count.
+    late = {name: [each["by_class"][name] for each in runs if name in each["by_class"]] for name in CLASSES}
     return {
         "requests": sum(each["requests"] for each in runs),
         "each": mean(each["goodput"] / each["robots"] for each in runs),
-        "by_class": {name: mean(shares) for name in CLASSES if (shares := _shares(runs, name))},
+        "by_class": {name: mean(shares) for name, shares in late.items() if shares},
         **{name: mean(each[name] for each in runs) for name in names},
     }
 
@@ -315,3 +318,30 @@ def capacity_table(capacities: Mapping[str, Any]) -> str:
     rows = [(system, *(" / ".join(map(str, by_class[name]["robots"])) for name in names))
             for system, by_class in capacities.items()]  # fmt: skip
     return table(header, rows)
+
+
+def plot(data: Mapping[str, Any]) -> Figure:
+    """Return capacity by class, and violations and goodput by the number of robots."""
+    figure = new_figure(10.0)
+    above, left, right = figure.subplot_mosaic("AA\nLR").values()
+    classes = list(next(iter(data["capacity"].values())))
+    width = 0.8 / len(data["capacity"])
+    for place, (system, by_class) in enumerate(data["capacity"].items()):
+        at = np.arange(len(classes)) + (place - (len(data["capacity"]) - 1) / 2) * width
+        values, look = [by_class[name]["robots"][-1] for name in classes], LOOKS.index(system)
+        above.bar(at, values, width, color=COLOURS[look], hatch=HATCHES[look], edgecolor="white", label=system)
+    names = [f"{SERVICE_CLASSES[name].tokens_per_s:g} tokens/s" for name in classes]
+    above.set_xticks(range(len(classes)), names)
+    above.set_ylabel("robots with at most 5 % too slow")
+    above.margins(y=0.3)
+    above.legend(ncols=3, fontsize=SMALL)
+    for system, runs in data["load"].items():
+        robots = [int(each) for each in runs]
+        look = LOOKS.index(system)
+        style: dict[str, Any] = {"color": COLOURS[look], "marker": MARKERS[look]}
+        left.plot(robots, [100 * each["violations"] for each in runs.values()], **style)
+        right.plot(robots, [each["goodput"] for each in runs.values()], **style, label=system)
+    right.legend(fontsize=SMALL)
+    left.set(xlabel="robots, mixed classes", ylabel="requests too slow, %")
+    right.set(xlabel="robots, mixed classes", ylabel="committed tokens/s")
+    return figure

@@ -36,9 +36,10 @@ from vlm_nav_evaluation.link_loss.faults import (
     Row,
     attempts,
     problems,
+    process_of,
     to_zero,
 )
-from vlm_nav_evaluation.link_loss.proxy import Proxy, Way
+from vlm_nav_evaluation.link_loss.proxy import Proxy
 from vlm_nav_evaluation.options import several
 from vlm_nav_evaluation.results import provenance, write_json
 from vlm_nav_evaluation.tables import Column, figures_table
@@ -48,7 +49,6 @@ INTO_MOTION_S = 0.2
 LONG_M, LONG_RAD = 0.5, 0.5
 POLL_S = 0.01
 KINDS, PHASES = ([each.value for each in names] for names in (Kind, Phase))
-WAYS = {Kind.CUT: Way.CUT, Kind.DELAY: Way.DELAY, Kind.GARBAGE: Way.GARBLE}
 COLUMNS = (
     Column("cmd_vel zero s", "cmd_vel_s", ".3f"),
     Column("request zero s", "request_s", ".3f"),
@@ -58,9 +58,8 @@ COLUMNS = (
 )
 
 
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register `link-loss`."""
-    line = commands.add_parser("link-loss", help="what the robot does when a part fails", description=__doc__)
+def add_options(line: argparse.ArgumentParser) -> None:
+    """Register the options of `link-loss`."""
     add_graph_flags(line, SIM_GRAPH, "seed", "difficulty", *DECODING, seed="3")
     line.add_argument("--target", default="silver bottle", help="hidden in the room; the robot looks for --instruction")
     line.add_argument("--instruction", default="find the red ball", help="best for something that is not in the room")
@@ -72,7 +71,6 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument(
         "--out", type=path_flag, default=PROJECT / "out" / "link_loss", help="log and link_loss.json go here"
     )
-    line.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -132,33 +130,23 @@ class Bench:
     """The running system with its relay and proxy, and the goal that goes on from row to row."""
 
     def __init__(self, options: argparse.Namespace, log: Log) -> None:
-        self._stack = ExitStack()
-        try:
-            self._open(options, log)
-        except BaseException:
-            self._stack.close()
-            raise
-
-    def _open(self, options: argparse.Namespace, log: Log) -> None:
         served = free_address()
         host, port = served.removeprefix("tcp://").split(":")
-        self._proxy = self._stack.enter_context(Proxy((host, int(port)), DELAY_S))
         arguments = prepare(SIM_GRAPH, options, verifier=served)
         # rclpy starts only once the ROS domain is chosen.
         from vlm_nav_evaluation.nodes.fault_relay import REQUESTS, relaying
         from vlm_nav_evaluation.nodes.observer import Observer
 
         self._requests = REQUESTS
-        self._relay = self._stack.enter_context(relaying(DELAY_S))
-        self._runner = self._stack.enter_context(Runner(relayed(SIM_GRAPH, self._proxy.address), arguments, log))
-        self._observer = self._stack.enter_context(Observer())
-        self._runner.start()
-        self._runner.wait_until(self._observer.ready, "all nodes ready", READY_LIMIT_S)
-        self._ends = self._observer.send(options.instruction, 3600.0)
-
-    def close(self) -> None:
-        """End all processes."""
-        self._stack.close()
+        with ExitStack() as stack:
+            self._proxy = stack.enter_context(Proxy((host, int(port)), DELAY_S))
+            self._relay = stack.enter_context(relaying(DELAY_S))
+            self._runner = stack.enter_context(Runner(relayed(SIM_GRAPH, self._proxy.address), arguments, log))
+            self._observer = stack.enter_context(Observer())
+            self._runner.start()
+            self._runner.wait_until(self._observer.ready, "all nodes ready", READY_LIMIT_S)
+            self._ends = self._observer.send(options.instruction, 3600.0)
+            self.close = stack.pop_all().close
 
     def row(self, fault: Fault, phase: Phase, hold_s: float) -> Row:
         """Wait for the phase, cause the fault, end it, and wait for the next motion."""
@@ -188,24 +176,17 @@ class Bench:
 
     def _cause(self, fault: Fault) -> Callable[[], None]:
         """Begin a fault; return what ends it."""
-        if fault.kind is Kind.KILL:
-            os.kill(self._runner.pid(fault.process), signal.SIGKILL)
-            return lambda: None
-        if fault.kind is Kind.FREEZE:
-            pid = self._runner.pid(fault.process)
-            os.kill(pid, signal.SIGSTOP)
-            return lambda: os.kill(pid, signal.SIGCONT)
-        way = WAYS[fault.kind]
+        if fault.kind in (Kind.KILL, Kind.FREEZE):
+            pid = self._runner.pid(process_of(fault.part))
+            is_killed = fault.kind is Kind.KILL
+            os.kill(pid, signal.SIGKILL if is_killed else signal.SIGSTOP)
+            return lambda: None if is_killed else os.kill(pid, signal.SIGCONT)
         if fault.part == "verifier":
-            self._proxy.way = way
-
-            def pass_on() -> None:
-                self._proxy.way = Way.PASS
-
-            return pass_on
+            self._proxy.fault = fault.kind
+            return partial(setattr, self._proxy, "fault", None)
         parts = ("robot", "camera") if fault.part == "robot" else (fault.part,)
-        self._relay.ways.update(dict.fromkeys(parts, way))
-        return self._relay.ways.clear
+        self._relay.faults.update(dict.fromkeys(parts, fault.kind))
+        return self._relay.faults.clear
 
     def _carries_out(self) -> bool:
         status = self._observer.last.get("action_status")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 DELAY_S = 2.0
 LIMIT_S = 0.25
@@ -43,17 +44,11 @@ def process_of(part: str) -> str:
     return "sim_go2" if part in ("robot", "camera") else part
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(NamedTuple):
     """One row's cause."""
 
     part: str
     kind: Kind
-
-    @property
-    def process(self) -> str:
-        """Return the process that is killed or frozen."""
-        return process_of(self.part)
 
 
 PARTS = ("verifier", "action_executor", "go2_bridge", "vlm_nav", "camera", "robot")

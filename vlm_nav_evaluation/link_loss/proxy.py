@@ -7,30 +7,22 @@ import selectors
 import socket
 import threading
 import time
-from enum import Enum
 
 from speculation.links import EmulatedWay, WayConditions
+from vlm_nav_evaluation.link_loss.faults import Kind
 
 CHUNK = 1 << 16
 TURN_S = 0.02
 
 
-class Way(Enum):
-    """What becomes of the bytes, both ways."""
-
-    PASS = "pass"
-    CUT = "cut"
-    """Nothing arrives, and no connection is closed: a Wi-Fi that is out of reach."""
-    DELAY = "delay"
-    GARBLE = "garble"
-    """Every byte is changed."""
-
-
 class Proxy:
-    """Relays connections to `target`; a context manager. Set `way` at any time."""
+    """Relays connections to `target`; a context manager. Set `fault` at any time, to None for none.
+
+    A cut closes no connection, as a Wi-Fi that is out of reach; as garbage every byte is changed.
+    """
 
     def __init__(self, target: tuple[str, int], delay_s: float) -> None:
-        self.way = Way.PASS
+        self.fault: Kind | None = None
         self._target = target
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -92,10 +84,10 @@ class Proxy:
                     self._selector.unregister(each)
                 each.close()
             return
-        if self.way is Way.CUT:
+        if self.fault is Kind.CUT:
             return
-        if self.way is Way.GARBLE:
+        if self.fault is Kind.GARBAGE:
             data = bytes(byte ^ 0x5A for byte in data)
         # It keeps the order, so that what was delayed goes first, also when the delay has ended.
-        self._link.conditions = self._delayed if self.way is Way.DELAY else self._prompt
+        self._link.conditions = self._delayed if self.fault is Kind.DELAY else self._prompt
         self._link.put((other, data), len(data), time.monotonic())

@@ -30,8 +30,7 @@ from unitree_api.msg import Request
 from spec_vlm_nav.nodes.topics import DRIVES
 from spec_vlm_nav.robots.go2 import Go2, SportApi
 from speculation.links import EmulatedWay, WayConditions
-from vlm_nav_evaluation.link_loss.faults import process_of
-from vlm_nav_evaluation.link_loss.proxy import Way
+from vlm_nav_evaluation.link_loss.faults import Kind, process_of
 
 _RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
 REQUESTS = Go2.requests.name.lstrip("/")
@@ -107,7 +106,7 @@ class FaultRelay(Node):
 
     def __init__(self, delay_s: float, context: Context) -> None:
         super().__init__("fault_relay", context=context)
-        self.ways: dict[str, Way] = {}
+        self.faults: dict[str, Kind] = {}
         """What becomes of a part's messages; they pass where none is named."""
         self._delayed: EmulatedWay[tuple[Any, bytes]] = EmulatedWay(WayConditions(delay_s))
         self._lock = threading.Lock()
@@ -128,14 +127,14 @@ class FaultRelay(Node):
         now = time.monotonic()
         if topic.name in self._commands:
             self._note(topic, payload, now)
-        way = self.ways.get(topic.part, Way.PASS)
-        if way is Way.CUT:
+        fault = self.faults.get(topic.part)
+        if fault is Kind.CUT:
             return
-        if way is Way.DELAY:
+        if fault is Kind.DELAY:
             with self._lock:
                 self._delayed.put((out, payload), len(payload), now)
             return
-        garbage = GARBAGE.get(topic.name) if way is Way.GARBLE else None
+        garbage = GARBAGE.get(topic.name) if fault is Kind.GARBAGE else None
         out.publish(payload if garbage is None else serialize_message(garbage(payload)))
 
     def _send_due(self) -> None:

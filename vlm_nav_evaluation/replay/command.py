@@ -114,7 +114,7 @@ class Bags:
         """Note a bag, or one of its frames, that is not evaluated."""
         self.left_out.append({"bag": bag, "frame": frame, "reason": reason})
 
-    def noted(self, arm: Arm[Any], edges: Edges, edge: EdgeDecoder) -> Arm[Question]:
+    def noted(self, arm: Arm, edges: Edges, edge: EdgeDecoder) -> Arm:
         """Return an arm whose answers carry the question's notes, their text and their action."""
         decode = edges.decoder(arm)
 
@@ -190,7 +190,7 @@ def run(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         edges = stack.enter_context(sockets(options, options.modes, address=options.verifier))
         shared = {} if linked else {"mode": Mode.EDGE.value}
-        arms = [Arm[Any](way.label, way.mode, {**shared, "extra_rtt_s": way.rtt_ms / 1e3}) for way in ways]
+        arms = [Arm(way.label, way.mode, {**shared, "extra_rtt_s": way.rtt_ms / 1e3}) for way in ways]
         decoders = [edges.edge(**arm.changes) for arm in arms]
         welcome = connected(decoders, options.profile) if linked else None
         if options.check:
@@ -229,9 +229,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the command."""
-    line = commands.add_parser("replay", help="decode the frames of bags in several modes", description=__doc__)
+def add_options(line: argparse.ArgumentParser) -> None:
+    """Register the options of `replay`."""
     line.add_argument("bags", nargs="+", type=path_flag, metavar="BAG", help=KINDS)
     modes = [mode.value for mode in Mode]
     line.add_argument("--modes", type=several(modes), default=["cloud", "sd", "fsd", "full"],
@@ -254,4 +253,3 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--asked", action="store_true", help="only the frames that vlm_nav asked about while recording")
     line.add_argument("--anew", action="store_true", help="put the instruction even where the bag has what was asked")
     line.add_argument("--check", action="store_true", help="also let the target answer alone and compare with that")
-    line.set_defaults(run=run)

@@ -7,20 +7,20 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from edge_drafter import Mode
 from edge_drafter.settings import read_changes
+from speculation.language.prompts import STOP, ActionKind, NavigationAction
 from speculation.language.prompts import to_navigation_action as to_action
 from vlm_nav_evaluation.experiment.reference_answers import TARGET
 from vlm_nav_evaluation.experiment.run import Answer, Run
 from vlm_nav_evaluation.figures import report, table8
 from vlm_nav_evaluation.html_page import Section, write_page
 from vlm_nav_evaluation.plots import DPI, MODE_COLOURS, bar_plot
-from vlm_nav_evaluation.replay.agreement import agreement, agreement_table, percent
 from vlm_nav_evaluation.tables import MS, Column, figures_table, table
 
 REPORT, LATENCY = "report.json", "latency.png"
@@ -58,6 +58,20 @@ STAGES = tuple(
         "server_queue_s": "queue",
     }.items()
 )
+
+
+AGREEMENT = (
+    Column("frames", "frames", "d", 1),
+    Column("exact", "exact", ".1%"),
+    Column("kind", "kind", ".1%"),
+    Column("left/right swapped", "left_right_swapped", ".1%"),
+    Column("stop precision", "stop_precision", ".1%"),
+    Column("stop recall", "stop_recall", ".1%"),
+    Column("unreadable", "unreadable", "d", 1),
+)
+Pair: TypeAlias = tuple[NavigationAction | None, NavigationAction]
+"""What was answered (None: no action could be read) and what should have been."""
+TURNS = (ActionKind.TURN_LEFT, ActionKind.TURN_RIGHT)
 
 
 class ReplayArm(NamedTuple):
@@ -269,13 +283,13 @@ def _sections(data: Mapping[str, Any]) -> list[tuple[str, str]]:
         name = f"Decoding, {rtt} ms declared on top of the profile's round trip" if rtt != "0" else "Decoding"
         sections.append((name, report(own, base)))
     if target := {label: arm["target"] for label, arm in arms.items() if arm["target"]}:
-        same = ", ".join(f"{label} {percent(row['identical_tokens'])}" for label, row in target.items())
+        same = ", ".join(f"{label} {row['identical_tokens']:.1%}" for label, row in target.items())
         name = f"mode {data['reference']}, whose tokens are the target's"
         name = "the target alone" if data["reference"] == TARGET else name
-        sections.append((f"Agreement with {name}", f"{agreement_table(target)}\nidentical tokens: {same}"))
+        sections.append((f"Agreement with {name}", f"{figures_table('', target, AGREEMENT)}\nidentical tokens: {same}"))
     labelled = {**{label: arm["oracle"] for label, arm in arms.items()}, "target alone": data["target_alone_oracle"]}
     if oracle := {label: row for label, row in labelled.items() if row}:
-        sections.append(("Agreement with the oracle", agreement_table(oracle)))
+        sections.append(("Agreement with the oracle", figures_table("", oracle, AGREEMENT)))
     return sections
 
 
@@ -328,3 +342,27 @@ def _digest(answers: Iterable[tuple[str, str, Answer]]) -> str:
     for frame, arm, answer in answers:
         digest.update(f"{frame}:{arm}:{tuple(answer.tokens)}\n".encode())
     return digest.hexdigest()[:12]
+
+
+def agreement(pairs: Sequence[Pair]) -> dict[str, Any]:
+    """Return how often the answers equal the reference: as a whole, in kind, left against right, and about stopping.
+
+    An unreadable answer agrees with none. left_right_swapped: of the frames on which both turn. Rates are None where
+    there is nothing to count.
+    """
+    read = [(answer, truth) for answer, truth in pairs if answer is not None]
+    turned = [answer.kind is truth.kind for answer, truth in read if answer.kind in TURNS and truth.kind in TURNS]
+    stopped = [truth == STOP for answer, truth in read if answer == STOP]
+    return {
+        "frames": len(pairs),
+        "exact": _rate(sum(answer == truth for answer, truth in read), len(pairs)),
+        "kind": _rate(sum(answer.kind is truth.kind for answer, truth in read), len(pairs)),
+        "unreadable": len(pairs) - len(read),
+        "left_right_swapped": _rate(turned.count(False), len(turned)),
+        "stop_precision": _rate(sum(stopped), len(stopped)),
+        "stop_recall": _rate(sum(stopped), sum(truth == STOP for _, truth in pairs)),
+    }
+
+
+def _rate(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

@@ -100,12 +100,10 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register `report`."""
-    line = commands.add_parser("report", help="the page of a recorded run", description=__doc__)
+def add_options(line: argparse.ArgumentParser) -> None:
+    """Register the options of `report`."""
     line.add_argument("bag", type=path_flag, help="folder of a rosbag2 bag with decisions of vlm_nav in it")
     line.add_argument(
         "--trace", type=path_flag, help=f"trace of the run (default: {TRACE} beside the bag, if there is one)"
     )
     line.add_argument("--out", type=path_flag, help="folder of the page (default: BAG_report beside the bag)")
-    line.set_defaults(run=run)

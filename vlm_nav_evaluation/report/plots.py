@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from speculation.trace import Kind
-from vlm_nav_evaluation.plots import new_figure, plain, stacked_bars
+from vlm_nav_evaluation.plots import new_figure, plain
 from vlm_nav_evaluation.report.run import HELD, Place, Run
 from vlm_nav_evaluation.report.timeline import COLOURS
 from vlm_nav_simulation.mujoco_scene import top_reach
@@ -73,11 +73,11 @@ def plot_latency(run: Run) -> Figure:
     figure = new_figure(5.6, 10)
     both = figure.subplots(2, 1, sharex=True, sharey=True)
     for axes, (title, stages) in zip(both, STAGES.items(), strict=True):
-        parts = {
-            label: (colour, [1e3 * getattr(decision.stats, name) for decision in decoded])
-            for name, (label, colour) in stages.items()
-        }
-        stacked_bars(axes, places, parts, 0.8, upright=True)
+        ends = np.zeros(len(decoded))
+        for name, (label, colour) in stages.items():
+            values = np.array([1e3 * getattr(decision.stats, name) for decision in decoded])
+            axes.bar(places, values, 0.8, ends, color=colour, label=label)
+            ends += values
         axes.set_ylabel(f"{title}, ms", fontsize=11)
         plain(axes)
     both[0].plot(places, [1e3 * each.stats.total_s for each in decoded], "k_", markersize=9, label="whole answer")

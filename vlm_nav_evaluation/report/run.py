@@ -179,16 +179,13 @@ def _messages(bag: BagReader, topics: Sequence[str], problems: list[str]) -> Ite
             problems.append(problem)
 
 
-def _cameras(bag: BagReader) -> list[str]:
-    kinds = (RAW, COMPRESSED)
-    return [topic.name for topic in bag.topics.values() if topic.kind in kinds and not is_depth(bag, topic)]
-
-
 def _frames(run: Run, reader: BagReader) -> dict[int, bytes]:
     """Return the decisions' frames by their stamps, of the one camera that has most of them."""
     wanted = {decision.stamp_ns for decision in run.decisions}
+    pictures = [topic for topic in reader.topics.values() if topic.kind in (RAW, COMPRESSED)]
+    cameras = [topic.name for topic in pictures if not is_depth(reader, topic)]
     found: dict[str, dict[int, bytes]] = {}
-    for topic, _, image in _messages(reader, _cameras(reader), run.problems):
+    for topic, _, image in _messages(reader, cameras, run.problems):
         stamp_ns = header_stamp(image)
         if stamp_ns in wanted and (jpeg := _jpeg(image)) is not None:
             found.setdefault(topic, {})[stamp_ns] = jpeg

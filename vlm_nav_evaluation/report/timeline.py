@@ -99,13 +99,6 @@ def most_useful_step(found: Sequence[Step]) -> Step:
     return best[(len(best) - 1) // 2]
 
 
-def hidden_s(step: Step) -> tuple[float, float]:
-    """Return for how many seconds a draft was under way, and for how many of these the edge pre-drafted."""
-    rounds, ahead = step.of(Kind.ROUND), step.of(Kind.PREDRAFT)
-    shared = sum(max(0.0, min(a.end, b.end) - max(a.start, b.start)) for a in rounds for b in ahead)
-    return sum(span.end - span.start for span in rounds), shared
-
-
 def plot_step(step: Step) -> Figure:
     """Return the whole step above, and below it a close-up of a few rounds where pre-drafting paid most."""
     part = _close_up(step)
@@ -237,7 +230,9 @@ def _title(step: Step) -> str:
 def _summary(step: Step) -> str:
     landings = [span.args["landing"] for span in step.of(Kind.COMMIT)]
     judged = landings.count("hit") + landings.count("miss")
-    away, hidden = hidden_s(step)
+    rounds, ahead = step.of(Kind.ROUND), step.of(Kind.PREDRAFT)
+    away = sum(span.end - span.start for span in rounds)
+    hidden = sum(max(0.0, min(a.end, b.end) - max(a.start, b.start)) for a in rounds for b in ahead)
     if not judged:
         return f"{len(landings)} commits" if landings else "the edge alone"
     return (

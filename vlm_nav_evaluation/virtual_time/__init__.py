@@ -1,7 +1,6 @@
 """Both policies as in production, on virtual time; see docs/benchmarks.md."""
 
-from vlm_nav_evaluation.virtual_time.backend import VirtualTime
-from vlm_nav_evaluation.virtual_time.decoding import SERVER, decode, drafting, run_mode
+from vlm_nav_evaluation.virtual_time.decoding import SERVER, decode, drafting, figures_of, run_arms, run_mode
 from vlm_nav_evaluation.virtual_time.recording import RecordedStep, Recording
 from vlm_nav_evaluation.virtual_time.synthetic import Synthetic
 from vlm_nav_evaluation.virtual_time.timings import PAPERS, Timings, load_timings
@@ -13,9 +12,10 @@ __all__ = [
     "Recording",
     "Synthetic",
     "Timings",
-    "VirtualTime",
     "decode",
     "drafting",
+    "figures_of",
     "load_timings",
+    "run_arms",
     "run_mode",
 ]

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,16 +17,21 @@ from cloud_verifier.server import Server
 from edge_drafter import Drafter, DraftingConfig, Mode, StepInterrupted, StepRequest, StepResult, sources_of
 from speculation.predictor import Predictor
 from speculation.profiles import DeviceProfile
-from speculation.trace import Trace
+from speculation.progress import progress
+from speculation.trace import Kind, Span, Trace
 from speculation.wire import Hello, Welcome
+from vlm_nav_evaluation.experiment.run import Answer, Arm, Run
 from vlm_nav_evaluation.virtual_time.link import VirtualLink, VirtualMailbox
 from vlm_nav_evaluation.virtual_time.models import FINGERPRINT, RecordedDraftModel, RecordedEngine, RecordedServerDraft
-from vlm_nav_evaluation.virtual_time.recording import Recording
+from vlm_nav_evaluation.virtual_time.recording import RecordedStep, Recording
 from vlm_nav_evaluation.virtual_time.timeline import Timeline
 from vlm_nav_evaluation.virtual_time.timings import Timings
 
 SERVER = ServerConfig.of(Path(FINGERPRINT), idle_s=86400.0)
 """A verifier's settings by default; a session is never closed for being quiet."""
+SPANS = 1_000_000
+Arrivals = Sequence[tuple[float, int]]
+"""Seconds since the step began, and how many more tokens were committed then."""
 
 
 def drafting(mode: Mode | str, recording: Recording, text: str = "", **changes: Any) -> DraftingConfig:
@@ -92,7 +100,7 @@ def decode(
             raise RuntimeError(f"the verifier answers Hello with {welcome}")
         draft = RecordedDraftModel(recording, timings, timeline.sleep, link.wait_for_message)
         drafter = Drafter(
-            sources_of(config, draft, cast(Predictor, draft.predictor)),
+            sources_of(config, draft, cast(Predictor, draft)),
             link,
             config,
             clock=timeline.clock,
@@ -110,3 +118,60 @@ def decode(
 
     timeline.run([lambda number=number: edge(number) for number in range(edges)], [verifier.run])  # type: ignore[misc]
     return [results[turn] for turn in range(len(recording.steps))]
+
+
+def run_arms(
+    arms: Sequence[Arm],
+    recording: Recording,
+    timings: Timings,
+    warm_up: Sequence[RecordedStep] = (),
+    with_arrivals: bool = False,
+) -> Run:
+    """Return the answers of all arms: the experiment engine's backend on virtual time.
+
+    An arm's changes are those of `run_mode`, a `recording` of its own among them. warm_up: decoded first and not
+    counted. with_arrivals: every answer that the verifier commits has when its tokens came, `Arrivals`. Raises as
+    `run_mode`.
+    """
+    recording = replace(recording, steps=(*warm_up, *recording.steps))
+    answers: dict[str, list[Answer]] = {}
+    for arm in progress(arms, unit="arm", leave=False):
+        trace = Trace(limit=SPANS) if with_arrivals else None
+        results = run_mode(arm.mode, **{"recording": recording, "timings": timings, "trace": trace, **arm.changes})
+        more = [{} for _ in results] if trace is None else [{"arrivals": each} for each in arrivals(trace.spans)]
+        found = [Answer(each.tokens, each.stats, own) for each, own in zip(results, more, strict=True)]
+        answers[arm.name] = found[len(warm_up) :]
+    return Run(answers)
+
+
+def arrivals(spans: Iterable[Span]) -> list[Arrivals]:
+    """Return when the tokens of each step came, in the order of the steps."""
+    begun: dict[int, float] = {}
+    commits: dict[int, list[Span]] = defaultdict(list)
+    for span in spans:
+        if span.name == Kind.STEP.value:
+            begun[int(str(span.args["step"]))] = span.start
+        elif span.name == Kind.COMMIT.value:
+            commits[int(str(span.args["step"]))].append(span)
+    return [
+        [
+            (span.start - begun[step], int(str(span.args["tokens"])))
+            for span in sorted(commits[step], key=lambda span: span.end)
+        ]
+        for step in sorted(begun)
+    ]
+
+
+def figures_of(run: Run, timings: Timings) -> dict[str, dict[str, Any]]:
+    """Return every arm's `vlm_nav_evaluation.figures.summary` with hits and misses.
+
+    target_busy: target passes x T_q / time, at most 1; 1 is a step without a bubble, in which the target runs all the
+    time, whatever was drafted: a chain, a tree or nothing. Divided by passes a token it is T_q over a token's time.
+    """
+    found = run.figures()
+    for arm, figures in found.items():
+        stats = run.stats(arm)
+        figures |= {name: sum(getattr(each, name) for each in stats) for name in ("hits", "misses", "rounds")}
+        passes_s = timings.verify_s * sum(each.cloud_passes for each in stats)
+        figures["target_busy"] = passes_s / sum(each.total_s for each in stats)
+    return found

@@ -100,7 +100,8 @@ class VirtualLink:
 
     def __init__(self, timeline: Timeline, conditions: LinkConditions, mailbox: VirtualMailbox, peer: bytes) -> None:
         self._timeline = timeline
-        self._rtt_s: float | None = conditions.up.delay_s + conditions.down.delay_s
+        self.rtt_s: float | None = conditions.up.delay_s + conditions.down.delay_s
+        """The declared delay of both ways together."""
         self._mailbox = mailbox
         self._peer = peer
         self._inbox: Inbox[AnyMessage] = Inbox(timeline)
@@ -114,11 +115,6 @@ class VirtualLink:
     @property
     def bytes_down(self) -> int:
         return self._down.bytes
-
-    @property
-    def rtt_s(self) -> float | None:
-        """Return the declared delay of both ways together."""
-        return self._rtt_s
 
     def send(self, message: AnyMessage) -> None:
         """A new step finds an empty inbox, as in `edge_drafter.link`."""

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import mul
+from typing import NamedTuple
 
 import numpy as np
 
@@ -89,26 +90,20 @@ def noises(prefix: _Prefix, count: int, recording: Recording) -> list[int]:
     return list(found)
 
 
-class RecordedPredictor:
-    """The acceptance predictor's outputs; a row of logits names its place in its last column."""
+class _Node(NamedTuple):
+    """A drafted token that the draft model was fed, and the prefix that ends with it."""
 
-    def __init__(self) -> None:
-        self.step: RecordedStep | None = None
-
-    def chance(self, logits: Logits, depth: int) -> float:
-        assert self.step is not None, "the draft model begins a step before it has logits"
-        acceptance = self.step.acceptance
-        return float(acceptance[round(_TAG - float(logits[-1])), min(depth, acceptance.shape[1]) - 1])
-
-    def chances(self, rows: Distributions, depths: Sequence[int]) -> list[float]:
-        return [self.chance(row, depth) for row, depth in zip(rows.logits, depths, strict=True)]
+    prefix: _Prefix
+    token: int
+    parent: int
 
 
 class RecordedDraftModel:
-    """A `DraftModel`; counts nodes and forwards exactly as `speculation.vlm.session.VlmSession` does.
+    """A `DraftModel`, and its predictor, whose rows of logits name their place in their last column.
 
-    wait_for_message: waits for a message, at most so many seconds, and returns how many it took; without it `stop` is
-    called at the end of every layer.
+    Counts nodes and forwards exactly as `speculation.vlm.session.VlmSession` does. wait_for_message: waits for a
+    message, at most so many seconds, and returns how many it took; without it `stop` is called at the end of every
+    layer.
     """
 
     def __init__(
@@ -122,24 +117,27 @@ class RecordedDraftModel:
         self._timings = timings
         self._sleep = sleep
         self._wait_for_message = wait_for_message
-        self.predictor = RecordedPredictor()
         self._step = recording.steps[0]
-        self._rows: Logits = np.empty((0, 0))
-        self._rest: Logits = np.empty(0)
+        self._rows, self._rest = _rows(self._step, recording.vocabulary)
         self.busy_s = 0.0
         """Declared seconds of all forwards so far, prefills among them."""
         self._root, self._pending = _START, 0
-        self._nodes: list[_Prefix] = []
-        self._tokens: list[int] = []
-        self._parents: list[int] = []
+        self._nodes: list[_Node] = []
 
     def begin(self, prompt: str, image: Jpegs, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
         self._spend(self._timings.edge_prefill_s, stop)
         step = self._recording.of_image(image)
-        if step is not self.predictor.step:
-            self.predictor.step = step
+        if step is not self._step:
+            self._step = step
             self._rows, self._rest = _rows(step, self._recording.vocabulary)
-        self._take_step(step, committed)
+        self._root, self._pending, self._nodes = _after(step, committed), 1 + len(committed), []
+
+    def chance(self, logits: Logits, depth: int) -> float:
+        acceptance = self._step.acceptance
+        return float(acceptance[round(_TAG - float(logits[-1])), min(depth, acceptance.shape[1]) - 1])
+
+    def chances(self, rows: Distributions, depths: Sequence[int]) -> list[float]:
+        return [self.chance(row, depth) for row, depth in zip(rows.logits, depths, strict=True)]
 
     def root_logits(self, stop: Stop | None = None) -> Logits:
         if self._pending:
@@ -149,28 +147,24 @@ class RecordedDraftModel:
     def extend(self, tokens: Sequence[int], parents: Sequence[int], stop: Stop | None = None) -> Logits:
         self._forward(len(tokens), stop)
         first = len(self._nodes)
-        self._add(tokens, parents)
+        for token, parent in zip(tokens, parents, strict=True):
+            self._nodes.append(_Node(self._prefix(parent).then(token, self._step.tokens), token, parent))
         rows = [self._row(node) for node in range(first, len(self._nodes))]
         return rows[0][None] if len(rows) == 1 else np.stack(rows)
 
     def commit(self, path: Sequence[int], next_token: int) -> dict[int, int]:
         end = path[-1] if path else ROOT
-        before = self._nodes[end] if path else self._root
-        fed = zip(self._tokens, self._parents, strict=True)
-        root = next((n for n, (token, parent) in enumerate(fed) if parent == end and token == next_token), None)
-        self._root = before.then(next_token, self._step.tokens)
+        fed, self._root = self._nodes, self._prefix(end).then(next_token, self._step.tokens)
+        root = next((n for n, (_, token, parent) in enumerate(fed) if parent == end and token == next_token), None)
+        self._nodes = []
         if root is None:
             self._pending += 1
-            self._forget_nodes()
             return {}
         renamed = {root: ROOT}
-        for node in range(root + 1, len(self._nodes)):
-            if self._parents[node] in renamed:
-                renamed[node] = len(renamed) - 1
-        kept = [node for node in renamed if node != root]
-        self._nodes = [self._nodes[node] for node in kept]
-        self._tokens = [self._tokens[node] for node in kept]
-        self._parents = [renamed[self._parents[node]] for node in kept]
+        for place in range(root + 1, len(fed)):
+            if (parent := fed[place].parent) in renamed:
+                renamed[place] = len(self._nodes)
+                self._nodes.append(fed[place]._replace(parent=renamed[parent]))
         return renamed
 
     def _forward(self, tokens: int, stop: Stop | None) -> None:
@@ -195,26 +189,12 @@ class RecordedDraftModel:
             if stop():
                 raise Abandoned
 
-    def _take_step(self, step: RecordedStep, committed: Sequence[int]) -> None:
-        """Stand behind so many tokens of a step's answer, with nothing fed."""
-        self._step = step
-        self._root, self._pending = _after(step, committed), 1 + len(committed)
-        self._forget_nodes()
-
-    def _add(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
-        """Add nodes, no forward."""
-        for token, parent in zip(tokens, parents, strict=True):
-            before = self._root if parent == ROOT else self._nodes[parent]
-            self._nodes.append(before.then(token, self._step.tokens))
-        self._tokens += tokens
-        self._parents += parents
-
-    def _forget_nodes(self) -> None:
-        self._nodes, self._tokens, self._parents = [], [], []
+    def _prefix(self, node: int) -> _Prefix:
+        return self._root if node == ROOT else self._nodes[node].prefix
 
     def _row(self, node: int) -> Logits:
         """Return the logits after a node or the root."""
-        step, prefix = self._step, self._root if node == ROOT else self._nodes[node]
+        step, prefix = self._step, self._prefix(node)
         place = min(prefix.place, len(step.tokens) - 1)
         row: Logits = self._rows[place]
         if prefix.on_path(step.tokens):
@@ -249,8 +229,8 @@ class _Session:
     root: _Prefix
     prefill: int
     """Tokens that its prefill feeds."""
-    agrees: list[list[bool]] | None = None
-    confidences: list[list[float]] | None = None
+    agrees: list[list[bool]] | None
+    confidences: list[list[float]] | None
 
 
 class RecordedEngine:

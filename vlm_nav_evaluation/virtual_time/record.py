@@ -21,7 +21,7 @@ from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import find_exits
 from speculation.distributions import Distributions
 from speculation.exits import ExitHeads, Head
-from speculation.language.grammar import FREE, grammar_for
+from speculation.language.grammar import FREE
 from speculation.logits_processors import Context, LogitsProcessors
 from speculation.predictor import Predictor, features, find
 from speculation.progress import progress
@@ -35,6 +35,7 @@ from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT, frames_of
+from vlm_nav_evaluation.experiment.reference_answers import CAPACITY, ModelAlone
 from vlm_nav_evaluation.experiment.run import Question
 from vlm_nav_evaluation.virtual_time.recording import RecordedStep, Recording, Table
 
@@ -44,7 +45,6 @@ LARGEST_VOCABULARY = 4096
 """Where a vocabulary has more tokens, only those that occur are kept, under new numbers: rows of logits stay short."""
 FIRST_WORD, SPARE_WORDS = 256, 256
 """New numbers begin at `FIRST_WORD`, so that they have three bytes on the wire; spare ones serve as wrong tokens."""
-CAPACITY = 2048
 
 
 @dataclass(frozen=True)
@@ -127,24 +127,18 @@ def record(models: Models, asked: Sequence[Question], max_tokens: int, answers: 
 class _Recorder:
     def __init__(self, models: Models, max_tokens: int, answers: str) -> None:
         self._models = models
-        self._grammars = None if answers == FREE else models.target.grammars()
+        self._alone = ModelAlone(models.target, max_tokens, answers)
         self._max_tokens = max_tokens
         self._top = min(TOP, models.draft.vocabulary)
-        self._target = VlmSession(models.target, CAPACITY)
         self._draft = VlmSession(models.draft, CAPACITY)
         self._cache = KVCache(models.target, 1, CAPACITY)
         self.cloud_prefill_s: list[float] = []
         self.edge_prefill_s: list[float] = []
 
     def step(self, question: Question) -> RecordedStep:
-        question = replace(question, jpeg=as_sent(self._models.target, question.jpeg))
-        grammar = None
-        if self._grammars is not None:
-            target = self._models.target
-            grammar = self._grammars.of(grammar_for(question.prompt), target.eos, target.thinking)
-        greedy = self._target.sampled(question.prompt, question.jpeg, self._max_tokens, GREEDY, grammar=grammar)
-        tokens = [token for token, _ in greedy]
         target = self._models.target
+        question = replace(question, jpeg=as_sent(target, question.jpeg))
+        tokens, grammar = list(self._alone.decode(question).tokens), self._alone.grammar(question.prompt)
         penalty = target.penalty(prepare(target, question.prompt, question.jpeg).ids)
         processors = LogitsProcessors(penalty, grammar)
         root = processors.start((), self._max_tokens)

@@ -105,13 +105,13 @@ def arms_at_best(
     timings: Timings,
     base: str = "",
     **changes: Any,
-) -> tuple[list[Arm[Any]], dict[str, str]]:
+) -> tuple[list[Arm], dict[str, str]]:
     """Return the arms of a table and what the tuned ones draft, by arm, as `--drafting` takes it.
 
     Every mode as shipped and tuned, and one that looks at earlier answers also without them: an arm's changes are those
     of `run_mode`. recording: answers to tune on. base, changes: what all arms have.
     """
-    arms: list[Arm[Any]] = []
+    arms: list[Arm] = []
     drafting: dict[str, str] = {}
     for mode in modes:
         drafts = is_tuned(mode) and Mode(mode).drafts

@@ -36,19 +36,8 @@ def test_what_is_no_outage_is_refused(text: str) -> None:
 def test_one_command_walks_in_a_dead_link_with_the_draft_model_and_without(tmp_path: Path) -> None:
     """The link carries 1.5 s and is dead for 9: the target's first answer comes before that."""
     models = [f"--{name}-model={PROJECT / 'models' / name}" for name in ("target", "draft")]
-    flags = [
-        "--seeds",
-        "20000",
-        "--modes",
-        "full",
-        "--rtt-ms",
-        "40",
-        "--max-actions",
-        "4",
-        "--behaviours",
-        "ahead,hold",
-    ]
-    assert main(["acting", *models, *flags, "--dead", "9/12", "--out", str(tmp_path)]) == 0
+    flags = "--seeds 20000 --modes full --rtt-ms 40 --max-actions 4 --behaviours ahead,hold"
+    assert main(["acting", *models, *flags.split(), "--dead", "9/12", "--out", str(tmp_path)]) == 0
     episodes = [json.loads(line) for line in (tmp_path / "acting.jsonl").read_text().splitlines()]
     drives, holds = (next(each for each in episodes if each["behaviour"] == name) for name in ("ahead", "hold"))
     assert drives["dead"] == holds["dead"] == "9/12" and drives["actions"] == holds["actions"] == 4

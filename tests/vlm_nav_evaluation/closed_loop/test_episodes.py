@@ -25,6 +25,7 @@ from speculation.wire import frames_of, jpeg_of
 from tests.models import frame, tiny_model
 from vlm_nav_evaluation.closed_loop.episodes import Asked, Episode, EpisodeKey, Setting, model_alone, run_one
 from vlm_nav_evaluation.experiment.run import Question
+from vlm_nav_evaluation.search_prompts import Asking
 from vlm_nav_simulation.dataset import encode_jpeg
 from vlm_nav_simulation.episode import MAX_BLOCKED, MAX_STUCK, Outcome
 
@@ -78,7 +79,7 @@ def test_a_stop_far_away_and_an_unreadable_answer_end_the_episode() -> None:
 def test_models_of_form_2_get_what_was_searched_and_what_was_blocked() -> None:
     ahead = NavigationAction(ActionKind.FORWARD, MOTIONS[2].size)
     models: Any = FixedAnswer(format_answer("There is a doorway on the left, about 2 m away.", ahead))
-    setting = replace(SETTING, form=2, max_actions=20)
+    setting = replace(SETTING, how=Asking(form=2), max_actions=20)
     result = run_one(EpisodeKey("easy", 3, "target"), setting, models)
     assert result.outcome == Outcome.BLOCKED.value and result.collisions >= MAX_BLOCKED == BLOCKED_LIMIT
     assert MAX_STUCK == STUCK_LIMIT
@@ -86,7 +87,7 @@ def test_models_of_form_2_get_what_was_searched_and_what_was_blocked() -> None:
     assert any(line.startswith("Doors: ") for line in models.prompts[1].splitlines())
     assert models.prompts[-1].splitlines()[1].endswith(f"{ahead.text} blocked x{MAX_BLOCKED - 1}")
     old: Any = FixedAnswer(models.answer)
-    run_one(EpisodeKey("easy", 3, "target"), replace(setting, form=1), old)
+    run_one(EpisodeKey("easy", 3, "target"), replace(setting, how=Asking()), old)
     assert len(old.prompts[-1].splitlines()) == 2 and "blocked" not in old.prompts[-1]
 
 

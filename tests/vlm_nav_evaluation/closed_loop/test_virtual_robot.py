@@ -29,7 +29,7 @@ from vlm_nav_evaluation.closed_loop.virtual_robot import (
     VirtualRobot,
     run_acting,
 )
-from vlm_nav_evaluation.search_prompts import SearchPrompts
+from vlm_nav_evaluation.search_prompts import Asking, SearchPrompts
 from vlm_nav_simulation.geometry import Pose
 from vlm_nav_simulation.objects import CLASSES, COLOURS
 
@@ -159,7 +159,7 @@ def test_a_search_in_the_closed_loop_asks_what_the_robot_asks() -> None:
     finally:
         robot.close()
     assert any(isinstance(entry, Blocked) for entry in goal.done)
-    prompts, asked = SearchPrompts("find the silver bottle", "silver", "bottle", order, form=SEARCH_FORM), []
+    prompts, asked = SearchPrompts(scene.target, Asking(order, form=SEARCH_FORM)), []
     for turn, (_, pose) in enumerate(answers.asked):
         asked.append(prompts.ask(pose, goal.done[:turn]))
         prompts.read(SEARCHED[turn])

@@ -15,7 +15,7 @@ from vlm_nav_evaluation.experiment.run import Arm
 from vlm_nav_evaluation.options import add_save
 from vlm_nav_evaluation.results import provenance, settings_of, write_result
 from vlm_nav_evaluation.tables import Column, figures_table
-from vlm_nav_evaluation.virtual_time import Synthetic, VirtualTime, load_timings
+from vlm_nav_evaluation.virtual_time import Synthetic, load_timings, run_arms
 
 MODES = [mode.value for mode in Mode if mode.drafts]
 COLUMNS = (Column("ms", "total_s.median", ".0f", 1e3), Column("tau", "tau"))
@@ -30,8 +30,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> None:
-    backend = VirtualTime(Synthetic(tokens=24).draw(options.steps), load_timings("rtx_vicuna_7b"))
-    found = backend.run([Arm(f"gamma {gamma}", options.mode, {"gamma": gamma}) for gamma in (1, 4)])
+    arms = [Arm(f"gamma {gamma}", options.mode, {"gamma": gamma}) for gamma in (1, 4)]
+    found = run_arms(arms, Synthetic(tokens=24).draw(options.steps), load_timings("rtx_vicuna_7b"))
     print(figures_table("arm", found.figures(), COLUMNS), ratio_lines(found, [("gamma 1", "gamma 4")]), sep="\n")
     if options.save:
         write_result("toy", {"settings": settings_of(options), **provenance(options), "arms": found.figures()})

@@ -19,7 +19,7 @@ ASKED = [Question(f"question {number}", b"") for number in range(20)]
 Log = list[tuple[str, str]]
 
 
-def arm(log: Log, name: str, tokens: Callable[[Question], tuple[int, ...]], seconds: float = 1.0) -> Arm[Question]:
+def arm(log: Log, name: str, tokens: Callable[[Question], tuple[int, ...]], seconds: float = 1.0) -> Arm:
     def decode(question: Question) -> Answer:
         log.append((name, question.prompt))
         found = tokens(question)

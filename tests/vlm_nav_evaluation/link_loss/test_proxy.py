@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from vlm_nav_evaluation.link_loss.proxy import Proxy, Way
+from vlm_nav_evaluation.link_loss.faults import Kind
+from vlm_nav_evaluation.link_loss.proxy import Proxy
 
 DELAY_S, LIMIT_S = 0.3, 60.0
 
@@ -63,21 +64,21 @@ def test_a_cut_keeps_the_connection_and_loses_what_is_sent(echo: tuple[str, int]
         peer.sendall(b"one")
         assert peer.recv(16) == b"one"
         proxy.takes(2)
-        proxy.way = Way.CUT
+        proxy.fault = Kind.CUT
         peer.sendall(b"two")
         proxy.takes()
-        proxy.way = Way.PASS
+        proxy.fault = None
         peer.sendall(b"three")
         assert peer.recv(16) == b"three"
 
 
 def test_a_delay_holds_each_way_and_keeps_the_order(echo: tuple[str, int]) -> None:
     with Watched(echo) as proxy, connect(proxy) as peer:
-        proxy.way = Way.DELAY
+        proxy.fault = Kind.DELAY
         began = time.monotonic()
         peer.sendall(b"a")
         proxy.takes()
-        proxy.way = Way.PASS
+        proxy.fault = None
         peer.sendall(b"b")
         got = b""
         while len(got) < 2:
@@ -87,7 +88,7 @@ def test_a_delay_holds_each_way_and_keeps_the_order(echo: tuple[str, int]) -> No
 
 def test_garbled_bytes_all_differ() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, Proxy(listener.getsockname()[:2], DELAY_S) as proxy:
-        proxy.way = Way.GARBLE
+        proxy.fault = Kind.GARBAGE
         with connect(proxy) as peer:
             server, _ = listener.accept()
             with server:

@@ -11,8 +11,8 @@ from edge_drafter import DecodingStats
 from speculation.language.prompts import STOP, ActionKind, ActionSize, NavigationAction
 from vlm_nav_evaluation.experiment.reference_answers import TARGET
 from vlm_nav_evaluation.experiment.run import Answer, Run
-from vlm_nav_evaluation.replay.agreement import Pair, agreement, agreement_table
-from vlm_nav_evaluation.replay.report import ReplayArm, build, headlines, overruns, text
+from vlm_nav_evaluation.replay.report import AGREEMENT, Pair, ReplayArm, agreement, build, headlines, overruns, text
+from vlm_nav_evaluation.tables import figures_table
 
 DECLARED = {"scale": "1:10", "draft_s": 0.01, "verify_s": 0.06, "one_way_s": 0.0}
 SETTINGS: dict[str, Any] = {
@@ -102,4 +102,4 @@ def test_rates_say_what_was_equal_and_what_was_mixed_up() -> None:
     assert (found["frames"], found["exact"], found["kind"], found["unreadable"]) == (8, 3 / 8, 4 / 8, 1)
     assert found["left_right_swapped"] == 0.25
     assert (found["stop_precision"], found["stop_recall"]) == (0.5, 0.5)
-    assert "37.5%" in agreement_table({"fsd": found, "without a stop": agreement([(LEFT, LEFT)])})
+    assert "37.5%" in figures_table("", {"fsd": found, "without a stop": agreement([(LEFT, LEFT)])}, AGREEMENT)
