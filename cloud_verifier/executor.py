@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
+from cloud_verifier.declared_times import DeclaredTimes
 from cloud_verifier.events import Committed, Events, ExitJudged, Granted, Prefilled, Worked
 from cloud_verifier.interfaces import CapacityError, LayerVerdicts, Row, RowFeatures
 from cloud_verifier.kv_admission import KvAdmission
@@ -36,6 +37,7 @@ class Executor:
     def __init__(
         self,
         machine: Machine,
+        times: DeclaredTimes,
         scheduler: Scheduler,
         memory: KvAdmission,
         outbox: Outbox,
@@ -43,12 +45,13 @@ class Executor:
         attend: Callable[[], object],
         clock: Callable[[], float],
     ) -> None:
-        self._engine, self._self_draft, self._model = machine.engine, machine.draft_engine, machine.engine.model
+        self._engine, self._draft_engine, self._times = machine.engine, machine.draft_engine, times
+        self._model = machine.engine.model
         self._scheduler, self._memory, self._outbox, self._emit = scheduler, memory, outbox, events.emit
         self._attend, self._clock = attend, clock
         self._readings: DraftPrefills | None = None
         if machine.draft_engine is not None and scheduler.costs.drafts is not None:
-            self._readings = DraftPrefills(machine.draft_engine, scheduler.costs.drafts, clock)
+            self._readings = DraftPrefills(machine.draft_engine, scheduler.costs.drafts, self._reads_for, clock)
         self._under_way: tuple[Step, ...] = ()
         """Steps of the forward that runs now."""
 
@@ -56,11 +59,6 @@ class Executor:
     def is_abandoned(self) -> bool:
         """Whether a forward runs of whose steps none is wanted any more."""
         return bool(self._under_way) and not self.is_wanted(self._under_way)
-
-    @property
-    def reads(self) -> bool:
-        """Whether the draft model beside the target has a prompt to read on."""
-        return self._readings is not None and self._readings.next(self._reads_for) is not None
 
     def begin(self, step: Step, inputs: tuple[Any, Any] | None, seconds: float) -> None:
         """Let a step that has its memory be prefilled; its frames and prompt took so long to prepare."""
@@ -119,7 +117,7 @@ class Executor:
                 return
             started, rows = self._clock(), [*_rows(steps), *_chunk_rows(batch)]
             is_prefill = all(row.chunk for row in rows)
-            for output in self._engine.verify(rows):
+            for output in self._times.verify(self._engine, rows):
                 self._attend()
                 if self.is_abandoned:
                     self._emit(Worked("prefill" if is_prefill else "verify", started, self._clock()))
@@ -141,7 +139,7 @@ class Executor:
             about = {"sessions": len(steps), "drafted": sum(len(row.tokens) for row in rows)}
             self._emit(Worked("verify", started, now, load.new, about))
         for step in (step for step in steps if step not in batch.chunks):
-            self._try_commit(step, output, now, now - began)
+            self._commit(step, output, now, now - began)
         fed = {row.index: row.load.new for row in rows}
         for step, tokens in batch.chunks.items():
             self._memory.prefilled(step.index, (now - started) * fed[step.index] / load.new, now)
@@ -171,7 +169,7 @@ class Executor:
         step.prefilled(tokens, now, now - started, features)
         self._emit(Prefilled(step, tokens, started, now))
         if output is not None:
-            self._try_commit(step, output, now, 0.0)
+            self._commit(step, output, now, 0.0)
         elif ends:
             self._outbox.send_features(step, step.answer.position)
         drafting = self._scheduler.costs.drafts
@@ -221,45 +219,40 @@ class Executor:
                     self._emit(ExitJudged(step, output.layer, verdict))
                     self._outbox.queue_early(step, early)
 
-    def _try_commit(self, step: Step, output: LayerVerdicts, now: float, compute_s: float) -> None:
+    def _commit(self, step: Step, output: LayerVerdicts, now: float, compute_s: float) -> None:
         """Send what the last layer's verdict commits, if the step is still wanted; one whose row has failed ends."""
+        if not self._scheduler.is_current(step):
+            return
         try:
-            if self._scheduler.is_current(step):
-                self._commit(step, output, now, compute_s)
+            if step.index in output.failures:
+                raise output.failures[step.index]
+            verdict, since = output.verdicts[step.index], step.committed_at
+            ends_prefill = step.row is not None and step.row.chunk > 0
+            commit = step.accept(verdict, now, compute_s, output.features.get(step.index))
+            self._emit(Committed(step, verdict, commit, since, now))
+            if ends_prefill:
+                self._outbox.send_features(step, commit.start)
+            self._outbox.send_commit(step, commit)
+            if not commit.done:
+                self._engine.keep(step.index, verdict.path, verdict.token)
         except Exception as error:
             _log.error("a verdict failed", exc_info=error)
             self._outbox.give_up(step, wire.FaultCode.INTERNAL, f"the verifier could not judge this step: {error}")
 
-    def _commit(self, step: Step, output: LayerVerdicts, now: float, compute_s: float) -> None:
-        """Send what the last layer's verdict commits. Raises what its row has failed with."""
-        if step.index in output.failures:
-            raise output.failures[step.index]
-        verdict, since = output.verdicts[step.index], step.committed_at
-        ends_prefill = step.row is not None and step.row.chunk > 0
-        commit = step.accept(verdict, now, compute_s, output.features.get(step.index))
-        self._emit(Committed(step, verdict, commit, since, now))
-        if ends_prefill:
-            self._outbox.send_features(step, commit.start)
-        self._outbox.send_commit(step, commit)
-        if not commit.done:
-            self._engine.keep(step.index, verdict.path, verdict.token)
-
-    def read_on(self) -> None:
+    def read_on(self) -> bool:
         """Let the draft model read one piece of the oldest prompt: its image, or a chunk that is predicted to take no
-        longer than a forward in which all decode."""
-        if self._readings is None:
-            return
-        self._readings.keep(self._reads_for)
-        step = self._readings.next(self._reads_for)
+        longer than a forward in which all decode. Returns whether there was one."""
+        step = None if self._readings is None else self._readings.next()
         if step is None:
-            return
+            return False
         alone = not self._scheduler.active(step.index)
         try:
             self._read(step, self._unwanted(step), math.inf if alone else self._scheduler.decoding_s)
         except Abandoned:
-            return
+            pass
         except Exception as error:
             self.cannot_prefill(step, error)
+        return True
 
     def _reads_for(self, step: Step) -> bool:
         """Whether a prompt is still wanted: the row of a step that is done is free, though its commits are kept."""
@@ -311,7 +304,7 @@ class Executor:
                 self._outbox.give_up(step, wire.FaultCode.INTERNAL, f"the verifier's drafting failed: {error}")
 
     def _make_drafts(self, asking: Sequence[Step], steps: tuple[Step, ...]) -> None:
-        if self._self_draft is None or self._scheduler.costs.drafts is None or not asking:
+        if self._draft_engine is None or self._scheduler.costs.drafts is None or not asking:
             return
         began, stop = self._clock(), self._unwanted(*steps)
         try:
@@ -327,7 +320,7 @@ class Executor:
             return
         started = last = self._clock()
         drafts: Mapping[int, Tree] = {}
-        for turn, so_far in enumerate(self._self_draft.draft(rows), start=1):
+        for turn, so_far in enumerate(self._times.draft(self._draft_engine, rows), start=1):
             drafts = so_far
             self._attend()
             if not self.is_wanted(steps):

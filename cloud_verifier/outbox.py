@@ -103,10 +103,6 @@ class Outbox:
         """Let an exit's verdict leave when it is its turn."""
         self._exits.push(step.index, early)
 
-    def drop_early(self, index: int) -> None:
-        """Drop the early tokens of a row that have not left: they are of a step that is over."""
-        self._exits.overtake(index)
-
     def send_commit(self, step: Step, commit: wire.Commit) -> None:
         """Send a commit, which overtakes what exits said of its pass and may end the step."""
         self._exits.overtake(step.index)
@@ -158,7 +154,6 @@ class Outbox:
         step, session = self._scheduler.evict(index), self._sessions.of_index(index)
         self.evicted += 1
         self._figures.count(series.PREEMPTIONS)
-        self._exits.overtake(index)
         self.end(step, "evicted")
         if step is not None and session is not None and session.peer is not None:
             text = "the step waited for long and its memory is with others; send Hello and BeginStep again"
@@ -186,10 +181,14 @@ class Outbox:
             self.refuse(session.peer, wire.Fault(code, text, step.number))
 
     def end(self, step: Step | None, how: str, why: str = "") -> None:
-        """Note once how a step ended (one of `monitoring.series.REASONS`; `why`: in other words)."""
-        if step is None or step.logged:
+        """Drop the early tokens of a step that is over and note, once, how it ended.
+
+        `how` is one of `monitoring.series.REASONS`; `why` says it in other words.
+        """
+        if step is None:
             return
+        self._exits.overtake(step.index)
         session = self._sessions.of_index(step.index)
-        if session is not None:
+        if session is not None and not step.logged:
             step.logged = True
             self._events.emit(Ended(step, how, self._clock(), session, why))
