@@ -238,15 +238,6 @@ class AcceptanceStats:
         """Return what was seen of the drafts that an act verifies, None where these are the verifier's own or none."""
         return {Act.VERIFY: self.edge, Act.HINT: self.hints}.get(act)
 
-    def on_begin(self) -> None:
-        """Enter that a step may be answered from now on."""
-        self.delays.clear()
-        self.throughput.clear()
-
-    def on_pause(self) -> None:
-        """Enter that the edge is gone or back."""
-        self.throughput.clear()
-
     def on_draft(self, start: int, usable: bool, depth: int, now: float) -> None:
         """Enter a draft for answer position `start`, `depth` levels deep; `usable`: it continues the answer."""
         self.delays.came(start, usable, now)

@@ -24,6 +24,9 @@ from speculation.vlm.settings import ModelSettings
 from speculation.wire import MAX_DRAFT_TOKENS, MAX_FRAMES
 
 EXITS_FILE, FED_HEAD_FILE = "exits.json", "fed_head.json"
+Rows = Annotated[int, Meta(ge=1, le=256)]
+CollectSeconds = Annotated[float, Meta(ge=0.0, le=1.0)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?) ?(?P<unit>[KMGT]?)B?", re.IGNORECASE)
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
@@ -150,25 +153,16 @@ class Scheduling(Settings, frozen=True):
     """Decides what runs next."""
 
     policy: Annotated[str, Meta(description=f"which steps share a forward: {', '.join(POLICIES)}")] = "fcfs"
-    max_batch: (
-        Annotated[
-            int,
-            Meta(ge=1, le=256, description="robots in one forward; default: as many as raise the predicted tokens/s"),
-        ]
-        | None
-    ) = None
-    collect_s: (
-        Annotated[
-            float,
-            Meta(
-                ge=0.0,
-                le=1.0,
-                description="seconds that a ready session waits for others to share its forward; default: as long as "
-                "predicted times make it pay",
-            ),
-        ]
-        | None
-    ) = None
+    max_batch: Annotated[
+        Rows | None, Meta(description="robots in one forward; default: as many as raise the predicted tokens/s")
+    ] = None
+    collect_s: Annotated[
+        CollectSeconds | None,
+        Meta(
+            description="seconds that a ready session waits for others to share its forward; default: as long as "
+            "predicted times make it pay"
+        ),
+    ] = None
     guard_s: Annotated[
         float,
         Meta(ge=0.0, le=10.0, description="wisp: seconds before its latest start from which on a session is critical"),
@@ -265,17 +259,10 @@ class Quotas(Settings, frozen=True):
 class Monitoring(Settings, frozen=True):
     """These settings are what the verifier shows and writes of what it does."""
 
-    http: (
-        Annotated[
-            int,
-            Meta(
-                ge=0,
-                le=65535,
-                description="port of /metrics, /health, /ready, /load and /version; 0: a free one; default: none",
-            ),
-        ]
-        | None
-    ) = None
+    http: Annotated[
+        Port | None,
+        Meta(description="port of /metrics, /health, /ready, /load and /version; 0: a free one; default: none"),
+    ] = None
     http_bind: Annotated[
         str, Meta(description="address of these pages; they have no password: leave it in your own network")
     ] = "127.0.0.1"
@@ -289,9 +276,7 @@ class Monitoring(Settings, frozen=True):
         ),
     ] = 60.0
     trace: Annotated[Path | None, Meta(description="write a Chrome/Perfetto trace here at the end")] = None
-    log_file: Annotated[Path | None, Meta(description="log here instead of to stderr; six files of 10 MB at most")] = (
-        None
-    )
+    log_file: Annotated[Path | None, Meta(description="log here, not to stderr; six files of 10 MB at most")] = None
     log_format: Annotated[
         Literal["text", "json"], Meta(description="lines for people, or a JSON object a line for machines")
     ] = "text"

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 from cloud_verifier.declared_times import DeclaredTimes
@@ -20,7 +21,7 @@ from cloud_verifier.policies import Batch
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.server_draft.prefill import DraftPrefills
 from cloud_verifier.step import Step
-from cloud_verifier.tree import Tree
+from cloud_verifier.tree import NOTHING, Tree
 from speculation import wire
 from speculation.cancellation import Abandoned, Stop
 from speculation.pass_cost import Load
@@ -65,37 +66,30 @@ class Executor:
         assert inputs is not None, "only what was prepared gets memory"
         own, _ = inputs
         answer, prefill = step.answer, step.prefill
-        try:
+        with self._prefilling(step):
             size, image_tokens = self._engine.size(own), self._engine.image_tokens(own)
-            tokens = self._engine.begin(step.index, own, answer.tokens, answer.max_tokens, step.prompt_features)
+            tokens = self._engine.begin(step.index, own, answer.tokens, answer.max_tokens, step.features.prompt_tokens)
             now = self._clock()
             self._emit(Granted(step, size - 1 + answer.position, tokens, now))
             prefill.prepared(inputs, tokens, size, image_tokens)
             prefill.encode_s = self._scheduler.costs.images.seconds(Load.row(image_tokens))
             step.usage.prefill_s = seconds
-        except Exception as error:
-            self.cannot_prefill(step, error)
-            return
-        if prefill.encoded and not tokens:  # words that its row shares with others to the last
-            self._prefilled(step, 0, now)
+            if prefill.encoded and not tokens:  # words that its row shares with others to the last
+                self._prefilled(step, 0, now)
 
     def encode(self, step: Step) -> None:
         """Encode a step's image."""
         started = self._clock()
-        try:
-            self._engine.encode(step.index, self._unwanted(step))
-        except Abandoned:
-            return
-        except Exception as error:
-            self.cannot_prefill(step, error)
-            return
-        finally:
-            self._memory.prefilled(step.index, self._clock() - started, self._clock())
-        ended = self._clock()
-        self._emit(Worked("encode", started, ended, about={"step": step.number}))
-        self._scheduler.costs.images.observe(Load.row(step.prefill.image_tokens), ended - started)
-        step.prefill.encoded = True
-        self._prefilled(step, 0, started)
+        with self._prefilling(step):
+            try:
+                self._engine.encode(step.index, self._unwanted(step))
+            finally:
+                ended = self._clock()
+                self._memory.prefilled(step.index, ended - started, ended)
+            self._emit(Worked("encode", started, ended, about={"step": step.number}))
+            self._scheduler.costs.images.observe(Load.row(step.prefill.image_tokens), ended - started)
+            step.prefill.encoded = True
+            self._prefilled(step, 0, started)
 
     def run(self, batch: Batch) -> None:
         """Run one target forward, drafts for it first; exits leave as their layers are done, commits at the end.
@@ -177,12 +171,18 @@ class Executor:
             return
         # A ledger's first step shows what it takes; later ones are prefilled when their ledger so chooses.
         if step.request.self_draft or drafting.prefill_s is None:
-            try:
+            with self._prefilling(step):
                 self._prefill_draft(step, self._unwanted(step))
-            except Abandoned:
-                return
-            except Exception as error:
-                self.cannot_prefill(step, error)
+
+    @contextmanager
+    def _prefilling(self, step: Step) -> Iterator[None]:
+        """End a step over which what is inside fails, but not where it stops because nobody wants the step any more."""
+        try:
+            yield
+        except Abandoned:
+            pass
+        except Exception as error:
+            self.cannot_prefill(step, error)
 
     def cannot_prefill(self, step: Step, error: Exception) -> None:
         """End a step whose prompt or frame cannot be read, or does not fit."""
@@ -246,12 +246,8 @@ class Executor:
         if step is None:
             return False
         alone = not self._scheduler.active(step.index)
-        try:
+        with self._prefilling(step):
             self._read(step, self._unwanted(step), math.inf if alone else self._scheduler.decoding_s)
-        except Abandoned:
-            pass
-        except Exception as error:
-            self.cannot_prefill(step, error)
         return True
 
     def _reads_for(self, step: Step) -> bool:
@@ -290,34 +286,30 @@ class Executor:
             self._emit(Worked("read", started, now, about={"step": step.number}))
             self._memory.prefilled(step.index, now - started, now)
 
-    def _draft_here(self, steps: tuple[Step, ...]) -> None:
+    def _draft_here(self, steps: Sequence[Step]) -> None:
         """Let the draft model beside the target draft for the steps that request it, all in the same forwards.
 
         Where it fails, those steps end; the others of the batch go on.
         """
         asking = [step for step in steps if step.row is not None and step.row.self_draft]
+        began, stop = self._clock(), self._unwanted(*steps)
         try:
-            self._make_drafts(asking, steps)
+            for step in asking:
+                self._prefill_draft(step, stop)
+                if not step.prefill.drafts_here:
+                    step.draft_here(NOTHING)
+            if rows := _rows([step for step in asking if step.prefill.drafts_here]):
+                self._make_drafts(rows, steps, began)
+        except Abandoned:
+            return
         except Exception as error:
             _log.exception("drafting failed")
             for step in asking:
                 self._outbox.give_up(step, wire.FaultCode.INTERNAL, f"the verifier's drafting failed: {error}")
 
-    def _make_drafts(self, asking: Sequence[Step], steps: tuple[Step, ...]) -> None:
-        if self._draft_engine is None or self._scheduler.costs.drafts is None or not asking:
-            return
-        began, stop = self._clock(), self._unwanted(*steps)
-        try:
-            for step in asking:
-                self._prefill_draft(step, stop)
-        except Abandoned:
-            return
-        for step in asking:
-            if not step.prefill.drafts_here:
-                step.not_drafted()
-        rows = _rows(tuple(step for step in asking if step.prefill.drafts_here))
-        if not rows:
-            return
+    def _make_drafts(self, rows: Sequence[Row], steps: Sequence[Step], began: float) -> None:
+        """Draft for rows of these steps, level after level for as long as that pays."""
+        assert self._draft_engine is not None and self._scheduler.costs.drafts is not None, "no model drafts here"
         started = last = self._clock()
         drafts: Mapping[int, Tree] = {}
         for turn, so_far in enumerate(self._times.draft(self._draft_engine, rows), start=1):
@@ -336,7 +328,7 @@ class Executor:
                 step.draft_here(drafts[step.index], last - began, last)
 
 
-def _rows(steps: tuple[Step, ...]) -> list[Row]:
+def _rows(steps: Sequence[Step]) -> list[Row]:
     return [step.row for step in steps if step.row is not None]
 
 

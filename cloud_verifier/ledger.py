@@ -69,12 +69,13 @@ class Ledger:
             self._usual += (0.25 if self._usual else 1.0) * (self._committed - self._usual)
         self._prompt = cached
         self._committed, self._plain, self._waiting_since = 0, 0.0, None
-        self.stats.on_begin()
+        self.stats.delays.clear()
+        self.stats.throughput.clear()
 
     def pause(self) -> None:
         """The edge is gone or back: no wait is under way."""
         self._waiting_since = None
-        self.stats.on_pause()
+        self.stats.throughput.clear()
 
     @property
     def waits(self) -> bool:
@@ -101,7 +102,6 @@ class Ledger:
         machine ran other steps is not charged.
         """
         waited = self._waited(now)
-        self.stats.on_start(choice.declined)
         self._plain = min(self._committed - self.credit(now), self._committed + 1.0 + self.lent)
         self._waiting_since, self._min_tokens_per_s = None, choice.min_tokens_per_s
         return waited

@@ -95,7 +95,7 @@ class Outbox:
 
     def send_features(self, step: Step, position: int) -> None:
         """Send what a robot that asks for it continues its drafts from, with an answer of so many tokens."""
-        features = step.known_features(position)
+        features = step.features.message(step.number, step.answer.tokens[:position])
         if features is not None:
             self.send_to(step, features)
 

@@ -85,7 +85,9 @@ class SessionLifecycle:
         session.service_class = hello.service_class
         session.features = bool(hello.features)
         drafts = self._machine.draft_engine is not None
-        self._outbox.send(session, welcome(session, self._model, self._max_draft, self._machine.profile.name, drafts))
+        self._outbox.send(
+            session, welcome(session.token, self._model, self._max_draft, self._machine.profile.name, drafts)
+        )
 
     def expire(self) -> None:
         """Close the sessions whose robots lost their key or were silent for too long."""

@@ -105,13 +105,13 @@ def refusal(hello: Hello, model: ModelInfo) -> Fault | None:
     return None
 
 
-def welcome(session: Session, model: ModelInfo, max_draft: int, profile: str, server_draft: bool = False) -> Welcome:
-    """Return what describes this verifier to a session's edge: its model, and the name of a declared profile.
+def welcome(token: str, model: ModelInfo, max_draft: int, profile: str, server_draft: bool = False) -> Welcome:
+    """Return what describes this verifier to the edge of the session with this token.
 
-    `server_draft`: whether a draft model stands beside the target.
+    That is its model, the name of a declared profile, and whether a draft model stands beside the target.
     """
     return Welcome(
-        session=session.token,
+        session=token,
         model=model.fingerprint,
         tokenizer=model.tokenizer_fingerprint,
         vocabulary=model.vocabulary,
@@ -133,9 +133,8 @@ def welcome(session: Session, model: ModelInfo, max_draft: int, profile: str, se
 
 def check_welcome(model: ModelInfo, max_draft: int, profile: str) -> None:
     """Raise ValueError, naming the field, for a verifier whose `Welcome` no edge could read."""
-    greeting = welcome(Session(0, secrets.token_hex(8), 0, None, 0.0, 0.0), model, max_draft, profile)
     try:
-        check_tokens(decode(encode(greeting)), model.vocabulary)
+        check_tokens(decode(encode(welcome("", model, max_draft, profile))), model.vocabulary)
     except WireError as error:
         text = str(error).removeprefix("malformed message: ")
         raise ValueError(f"no robot could read what this verifier is ({text}); change that of {model.name}") from None

@@ -38,6 +38,12 @@ class Candidate:
         return self.step.load(self.choice)
 
     @cached_property
+    def edge_s(self) -> float:
+        """T_draft + T_network, Eq. 6: what its draft took on the edge and both ways of the link; 0 for none."""
+        draft = self.step.drafts.get(self.choice.tree.round)
+        return 0.0 if draft is None else draft.draft_ms / 1e3 + self.step.request.round_trip_s
+
+    @cached_property
     def tokens(self) -> float:
         """N, Eq. 5; at least 1, what every pass commits and a decode brings."""
         if self.accepted is not None:
@@ -69,7 +75,7 @@ class Candidate:
         not provide for: it is never less than N/s after the latest commit.
         """
         step = self.step
-        began = max(step.since - step.edge_s(self.choice), step.committed_at)
+        began = max(step.since - self.edge_s, step.committed_at)
         return began + self.tokens / step.request.service_class.tokens_per_s
 
     @cached_property
@@ -149,7 +155,7 @@ class BatchBuilder:
         self.load, self.tokens, self.due, self.drafting_s = load, tokens, due, drafting_s
         return True
 
-    def add(self, row: Candidate, due: float = math.inf) -> bool:
+    def add(self, row: Candidate, due: float) -> bool:
         """Admit a row, which is to be done by `due`, if it fits, and return whether it did.
 
         Of the first one as much as the budget has tokens for: it must not keep the batch empty.

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cloud_verifier.choice import Act, Choice
-from cloud_verifier.estimator import Costs
+from cloud_verifier.estimator import Costs, DraftCosts
 from cloud_verifier.policies.step_choice import choose
-from cloud_verifier.server_draft.costs import DraftCosts
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load
 from speculation.wire import Idle

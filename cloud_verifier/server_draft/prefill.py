@@ -8,14 +8,12 @@ where nobody else is being answered, all at once. Deadlines of others are not lo
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cloud_verifier.estimator import Estimator
+from cloud_verifier.estimator import DraftCosts, Estimator
 from cloud_verifier.interfaces import DraftEngine
-from cloud_verifier.policies.prefill_chunks import LEAST
-from cloud_verifier.server_draft.costs import DraftCosts
+from cloud_verifier.policies.row_policy import LEAST
 from cloud_verifier.step import Step
 from speculation.cancellation import Stop
 from speculation.pass_cost import Load
@@ -86,9 +84,7 @@ class DraftPrefills:
     def _size(self, reading: _Reading, limit_s: float) -> int:
         if not self._estimates.known:
             return reading.left if math.isinf(limit_s) else min(reading.left, LEAST)
-        sizes = range(1, reading.left + 1)
-        fits = bisect_right(sizes, limit_s, key=lambda size: self._estimates.seconds(Load.row(size, reading.cached)))
-        return min(reading.left, max(LEAST, fits))
+        return min(reading.left, max(LEAST, self._estimates.largest(reading.left, limit_s, reading.cached)))
 
     def _end(self, reading: _Reading) -> None:
         """Note where a prompt is read to its end."""

@@ -66,7 +66,8 @@ def test_any_trees_in_any_order_give_the_target_s_own_draws(
     target = replace(target, repetition_penalty=penalty)
     dice, right = random.Random(seed), truth(target, 0, how, key)
     committed = right[: dice.randint(0, 3)]
-    engine = VlmEngine(target, 1, CAPACITY, ExitHeads(target, (1, 2), rank=4), 16, on_device)
+    engine = VlmEngine(target, 1, CAPACITY, ExitHeads(target, (1, 2), rank=4), 16)
+    engine.draws_on_device = on_device
     begun = BeginStep(1, PROMPTS[0], jpeg(0), committed, LENGTH, dice.choice([Idle.WAIT, Idle.DECODE]), key=key)
     state = step_of(begun, target.eos, how)
     if not state.done:

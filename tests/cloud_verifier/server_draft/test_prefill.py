@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_verifier.estimator import Costs, Estimator
+from cloud_verifier.estimator import Costs, DraftCosts, Estimator
 from cloud_verifier.ledger import Ledger
-from cloud_verifier.policies.prefill_chunks import LEAST
-from cloud_verifier.server_draft.costs import DraftCosts
+from cloud_verifier.policies.row_policy import LEAST
 from cloud_verifier.server_draft.prefill import DraftPrefills
 from cloud_verifier.step import Step
 from speculation.cancellation import Stop
