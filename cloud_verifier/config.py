@@ -14,7 +14,6 @@ from cloud_verifier.exit_queue import QueuePolicy
 from cloud_verifier.ledger import PASS_PRICE
 from cloud_verifier.policies import POLICIES
 from cloud_verifier.start_error import StartError as StartError
-from cloud_verifier.step import FORCED_TOKENS, HINT_TOKENS
 from speculation.address import is_loopback
 from speculation.predictor import OFF
 from speculation.settings import fields_of, from_flags, read_values
@@ -196,7 +195,7 @@ class Scheduling(Settings, frozen=True):
             le=MAX_DRAFT_TOKENS,
             description="tokens of an earlier answer that are verified at once where no draft is at hand",
         ),
-    ] = HINT_TOKENS
+    ] = 8
     forced_tokens: Annotated[
         int,
         Meta(
@@ -205,7 +204,7 @@ class Scheduling(Settings, frozen=True):
             description="tokens that are verified with a draft, at most, because an answer's grammar leaves no other "
             "text; 0: none, and an answer's end takes a pass, too",
         ),
-    ] = FORCED_TOKENS
+    ] = 8
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)

@@ -353,13 +353,11 @@ class VlmEngine(ReadsPrompts):
 
     def _judged(self, pending: _Pending | None, collected: _Collected) -> LayerVerdicts:
         """Return the last layer's verdicts, if rows are judged, and the features of those that asked for them."""
-        if pending is not None:
-            found = pending.verdicts()
-            return replace(found, features=collected.features(found.verdicts, self._following))
-        features = collected.features({}, self._following)
-        # What no verdict waits for would be measured as part of the next forward.
-        synchronise(*self._vlm.devices)
-        return LayerVerdicts(self._vlm.num_layers - 1, {}, features=features)
+        found = LayerVerdicts(self._vlm.num_layers - 1, {}) if pending is None else pending.verdicts()
+        features = collected.features(found.verdicts, self._following)
+        if pending is None:  # what no verdict waits for would be measured as part of the next forward
+            synchronise(*self._vlm.devices)
+        return replace(found, features=features)
 
     def _processors(self, row: Row) -> LogitsProcessors:
         """Return what is done to a row's logits."""

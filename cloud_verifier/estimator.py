@@ -106,6 +106,11 @@ class Estimator:
             + cost.cached_s * load.cached
         )
 
+    def parts_s(self, row: Load) -> tuple[float, float]:
+        """Return the seconds of a pass over a row that are its constant, and those that such a row adds to a pass."""
+        one, two = self.seconds(row), self.seconds(row + row)
+        return max(0.0, 2.0 * one - two), max(0.0, two - one)
+
     def largest(self, most: int, limit_s: float, cached: int, beside: Load = NO_LOAD) -> int:
         """Return the most tokens, at most `most`, of one row that fit into a pass of `limit_s` seconds, or 0."""
         sizes = range(1, most + 1)

@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 from cloud_verifier.declared_times import DeclaredTimes
 from cloud_verifier.events import Committed, Events, ExitJudged, Granted, Prefilled, Worked
@@ -64,14 +64,14 @@ class Executor:
     def begin(self, step: Step, inputs: tuple[Any, Any] | None, seconds: float) -> None:
         """Let a step that has its memory be prefilled; its frames and prompt took so long to prepare."""
         assert inputs is not None, "only what was prepared gets memory"
-        own, _ = inputs
+        own, beside = inputs
         answer, prefill = step.answer, step.prefill
         with self._prefilling(step):
             size, image_tokens = self._engine.size(own), self._engine.image_tokens(own)
             tokens = self._engine.begin(step.index, own, answer.tokens, answer.max_tokens, step.features.prompt_tokens)
             now = self._clock()
             self._emit(Granted(step, size - 1 + answer.position, tokens, now))
-            prefill.prepared(inputs, tokens, size, image_tokens)
+            prefill.prepared(own, tokens, size, image_tokens, beside)
             prefill.encode_s = self._scheduler.costs.images.seconds(Load.row(image_tokens))
             step.usage.prefill_s = seconds
             if prefill.encoded and not tokens:  # words that its row shares with others to the last
@@ -157,8 +157,6 @@ class Executor:
         if not self._scheduler.is_current(step):
             return
         ends = step.prefill.left == tokens
-        if ends:
-            _, step.prefill.draft_inputs = cast("tuple[Any, Any]", step.prefill.inputs)
         now = self._clock()
         step.prefilled(tokens, now, now - started, features)
         self._emit(Prefilled(step, tokens, started, now))

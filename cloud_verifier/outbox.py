@@ -75,7 +75,7 @@ class Outbox:
         """End a session and the step that it has under way; its row is free."""
         self.end(self._scheduler.end(session.index), "lost", why)
         self._figures.closed(session.number)
-        self._exits.close(session.index)
+        self._exits.overtake(session.index)
         self._scheduler.forget(session.index)
         if session.peer is not None:
             self._mailbox.forget(session.peer)
@@ -151,13 +151,13 @@ class Outbox:
 
     def send_evicted(self, index: int) -> None:
         """End the step of a row whose memory others got. Its edge begins it again where it stands, when it goes on."""
-        step, session = self._scheduler.evict(index), self._sessions.of_index(index)
+        step = self._scheduler.evict(index)
         self.evicted += 1
         self._figures.count(series.PREEMPTIONS)
         self.end(step, "evicted")
-        if step is not None and session is not None and session.peer is not None:
+        if step is not None:
             text = "the step waited for long and its memory is with others; send Hello and BeginStep again"
-            self.refuse(session.peer, wire.Fault(wire.FaultCode.NO_SESSION, text, step.number))
+            self._refuse(step, wire.FaultCode.NO_SESSION, text)
 
     def silent_rows(self) -> set[int]:
         """Return the rows of robots that were silent for long, although all that they sent was read."""
@@ -176,6 +176,9 @@ class Outbox:
         how = "failed" if code is wire.FaultCode.INTERNAL else "refused"
         self._events.emit(Ended(step, how, self._clock()))
         self._exits.overtake(step.index)
+        self._refuse(step, code, text)
+
+    def _refuse(self, step: Step, code: wire.FaultCode, text: str) -> None:
         session = self._sessions.of_index(step.index)
         if session is not None and session.peer is not None:
             self.refuse(session.peer, wire.Fault(code, text, step.number))

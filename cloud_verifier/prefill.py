@@ -81,14 +81,19 @@ class Prefill:
         self._answered, self._features = answered, features
 
     def prepared(
-        self, inputs: object, tokens: int = 0, prompt_tokens: int | None = None, image_tokens: int = 1
+        self,
+        inputs: object,
+        tokens: int = 0,
+        prompt_tokens: int | None = None,
+        image_tokens: int = 1,
+        draft_inputs: object = None,
     ) -> None:
-        """Take the inputs, of which so many tokens, of prompt and answer, are to be fed.
+        """Take the inputs of target and draft model. Of the former so many tokens, of prompt and answer, are to be fed.
 
         They are fewer than those of the whole prompt where its row shares the beginning; None: it shares none.
         `image_tokens` of them stand for images; 0: there are none.
         """
-        self.inputs = inputs
+        self.inputs, self.draft_inputs = inputs, draft_inputs
         self.image_tokens, self.encoded = image_tokens, not image_tokens
         self.left = tokens
         self.prompt_tokens = max(0, tokens + 1 - self._answered) if prompt_tokens is None else prompt_tokens

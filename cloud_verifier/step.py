@@ -10,7 +10,8 @@ Numbers: a token has an answer *position*; in a draft as it was sent it is a *no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from cloud_verifier.acceptance_stats import PassVerdict
 from cloud_verifier.answer import Answer, OpenToken
@@ -38,21 +39,10 @@ from speculation.wire import (
     parents_of,
 )
 
-HINT_TOKENS = 8
-FORCED_TOKENS = 8
+if TYPE_CHECKING:  # settings name the policies, which know steps
+    from cloud_verifier.config import Scheduling
+
 MAX_COMMIT = MAX_DRAFT_TOKENS + 1
-
-
-@dataclass(frozen=True)
-class StepSettings:
-    """These are what the verifier's settings make of every step."""
-
-    hint_tokens: int = HINT_TOKENS
-    """Most tokens of an earlier answer that are verified at once."""
-    forced_tokens: int = FORCED_TOKENS
-    """Most tokens of a text that the grammar has settled that are verified with a draft."""
-    max_draft: int = MAX_DRAFT_TOKENS
-    """Most tokens of a draft, those of the grammar included."""
 
 
 class Step:
@@ -68,17 +58,19 @@ class Step:
         request: Request,
         answer: Answer,
         ledger: Ledger,
+        settings: Scheduling,
+        max_draft: int,
         hints: Sequence[Sequence[int]] = (),
         features: FeatureLog | None = None,
-        settings: StepSettings | None = None,
         now: float = 0.0,
     ) -> None:
         """`answer` has the tokens that were committed before. `hints` are earlier answers, the likeliest first.
 
-        `features`: takes the target's features for a robot that gets them.
+        `max_draft`: tokens of a draft, those of the grammar included. `features`: takes the target's features for a
+        robot that gets them.
         """
         self.request, self.answer, self.ledger = request, answer, ledger
-        self.settings = settings or StepSettings()
+        self._settings, self._max_draft = settings, max_draft
         self.drafts = DraftBuffer(answer, hints)
         self.features = features or FeatureLog()
         self.prefill = Prefill(answer.position, self.features)
@@ -305,10 +297,9 @@ class Step:
             features=max(1, self.prefill.wanted_features(chunk)) if self.features.is_wanted else 0,
             constraint=answer.constraint,
         )
-        self.row = row.lengthened(self.settings.forced_tokens, self.settings.max_draft)
+        self.row = row.lengthened(self._settings.forced_tokens, self._max_draft)
         self.act, self.tree, self._beside, self._waited_s = choice.act, tree, beside, max(0.0, now - self.since)
-        is_declined = Act.VERIFY in choice.declined and self.drafts.best is not None
-        self._declined = self.drafts.best or NOTHING if is_declined else NOTHING
+        self._declined = (self.drafts.best if Act.VERIFY in choice.declined else None) or NOTHING
         self.drafts.taken(tree)
         return self.row
 
@@ -322,7 +313,7 @@ class Step:
             tree = self.ledger.drafted(tree, seconds, now)
         self.act, self.tree = Act.SELF if tree.tokens else Act.DECODE, tree
         row = replace(self.row, tokens=tree.tokens, parents=tree.parents, self_draft=0, self_depth=0)
-        self.row = row.lengthened(self.settings.forced_tokens, self.settings.max_draft)
+        self.row = row.lengthened(self._settings.forced_tokens, self._max_draft)
 
     def accept(
         self, verdict: Verdict, now: float = 0.0, compute_s: float = 0.0, features: RowFeatures | None = None
@@ -341,7 +332,7 @@ class Step:
         answer.append([*(row.tokens[index] for index in verdict.path), *last])
         if verdict.rest is not None and not self.done:
             self.open = OpenToken(tree.round, verdict.rest)
-        elif answer.constraint is not None and self.settings.forced_tokens:
+        elif answer.constraint is not None and self._settings.forced_tokens:
             ending = answer.constraint.ending()
             answer.append(ending if answer.position - start + len(ending) <= MAX_COMMIT else [])
         self.row = None
@@ -403,4 +394,4 @@ class Step:
 
     def _refresh(self) -> None:
         """Find the hint anew: the answer grew, or the step may use one from now on."""
-        self.hint = self.drafts.hint(self.settings.hint_tokens) if self.request.idle is Idle.LEDGER else None
+        self.hint = self.drafts.hint(self._settings.hint_tokens) if self.request.idle is Idle.LEDGER else None

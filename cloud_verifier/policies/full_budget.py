@@ -100,8 +100,7 @@ def _by_deadline(rows: Sequence[Paced]) -> list[Paced]:
 
 def _enough(rows: Sequence[Candidate], estimates: Estimator) -> int:
     """Return how many of the rows make the constant of a pass `_SHARE` of it, all where they do not."""
-    one = rows[0].load
-    constant_s = 2.0 * estimates.seconds(one) - estimates.seconds(one + one)
+    constant_s, _ = estimates.parts_s(rows[0].load)
     load = NO_LOAD
     for count, row in enumerate(rows, start=1):
         load += row.load

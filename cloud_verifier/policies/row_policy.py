@@ -8,14 +8,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from cloud_verifier.choice import Act, Choice
-from cloud_verifier.estimator import Costs, Estimator
+from cloud_verifier.estimator import Costs, DraftCosts, Estimator
 from cloud_verifier.policies.base import Batch, Budget
 from cloud_verifier.policies.batch_builder import CHEAP, BatchBuilder, Candidate
-from cloud_verifier.policies.server_draft_gain import min_tokens_per_s, unless_held_up
 from cloud_verifier.policies.step_choice import choose, choose_with_prefill
 from cloud_verifier.prefill import Prefill
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load
+from speculation.wire import Idle
 
 LEAST = 16
 """Tokens below which a chunk, but for a prompt's rest, is not worth its share of a forward: a block of the cache."""
@@ -93,10 +93,10 @@ class RowPolicy(ABC):
         overdue = any(now - step.begun_at > budget.patience_s for step in places)
         limit_s = math.inf if overdue or not batch.choices else batch.due - now
         chunks = _chunks(places, batch.load, steps, estimates, budget, limit_s)
-        chosen = unless_held_up(batch.choices, now, costs)
+        chosen = _unless_held_up(batch.choices, now, costs)
         ended = {step: choose_with_prefill(step) for step, tokens in chunks.items() if tokens == step.prefill.left}
         first = {step: choice for step, choice in ended.items() if choice is not None}
-        return Batch((), chunks, {**chosen, **first}, waiting, start, min_tokens_per_s(chosen, costs))
+        return Batch((), chunks, {**chosen, **first}, waiting, start, _min_tokens_per_s(chosen, costs))
 
     def _start(
         self, steps: Collection[Step], choices: Mapping[Step, Choice], now: float, budget: Budget
@@ -159,3 +159,43 @@ def _limit_s(first: Prefill, beside: Load, steps: Collection[Step], estimates: E
         return max(_SLOWER * estimates.seconds(decoding), estimates.seconds(beside))
     # The first prompt is fed whole, and the next ones with it where that is cheap.
     return (1.0 + CHEAP) * estimates.seconds(first.load(first.left))
+
+
+# --- drafts that are made beside the target, for which all of a batch waits
+
+
+def _unless_held_up(choices: Mapping[Step, Choice], now: float, costs: Costs) -> Mapping[Step, Choice]:
+    """Return the choices of a batch, without ledgers' drafts here where the batch commits more per second so.
+
+    A step that would rather wait for its edge then leaves the batch.
+    """
+    drafting = [s for s, each in choices.items() if each.act is Act.SELF and s.request.idle is Idle.LEDGER]
+    if costs.drafts is None or not drafting or len(drafting) == len(choices):
+        return choices
+    others = {step: each for step, each in choices.items() if step not in drafting}
+    for step in drafting:
+        choice = choose(step, now, may_draft=False)
+        if choice is not None and choice.act is not Act.WAIT:
+            others[step] = choice
+    drafts = costs.drafts
+    return max(choices, others, key=lambda each: _tokens_per_s(each, costs, drafts))
+
+
+def _min_tokens_per_s(choices: Mapping[Step, Choice], costs: Costs) -> float:
+    """Return the tokens per second that one more level of the drafts that are made for a batch must bring."""
+    own = sum(choice.min_tokens_per_s for choice in choices.values())
+    return own if costs.drafts is None or not own else max(own, _tokens_per_s(choices, costs, costs.drafts))
+
+
+def _tokens_per_s(choices: Mapping[Step, Choice], costs: Costs, drafts: DraftCosts) -> float:
+    """Return what a batch is expected to commit, drafting included."""
+    own = [(step, choice) for step, choice in choices.items() if choice.act is Act.SELF]
+    drafting_s = max((_drafting_s(choice, drafts) for _, choice in own), default=0.0)
+    drafting_s += sum(step.prefill.draft_inputs is not None for step, _ in own) * (drafts.prefill_s or 0.0)
+    verify_s = costs.passes.seconds(Load.total(step.load(each) for step, each in choices.items()))
+    return sum(each.gain for each in choices.values()) / max(drafting_s + verify_s, 1e-9)
+
+
+def _drafting_s(choice: Choice, drafts: DraftCosts) -> float:
+    """Return the seconds that a draft which is made here is expected to take."""
+    return choice.drafting_s or drafts.forwards_s(choice.depth or choice.size) or 0.0

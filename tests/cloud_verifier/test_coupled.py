@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.engine import VlmEngine
-from cloud_verifier.estimator import Estimator
 from cloud_verifier.policies.step_choice import choose
 from cloud_verifier.step import Step
 from speculation.exits import ExitHeads, Head
@@ -78,7 +77,7 @@ def test_any_trees_in_any_order_give_the_target_s_own_draws(
             break
         for again in range(dice.randint(1, 2)):
             state.offer(random_draft(dice, state, right, 2 * round + again, key, how))
-        if (choice := choose(state, 0.0, Estimator())) is not None:
+        if (choice := choose(state, 0.0)) is not None:
             *_, last = engine.verify([state.start(choice)])
             verdict = last.verdicts[0]
             if not state.accept(verdict).done:
