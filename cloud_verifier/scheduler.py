@@ -163,7 +163,8 @@ class Scheduler:
         answer = Answer(digest, begin.max_tokens, self._model.eos, grammar)
         answer.append(begin.committed)
         log = FeatureLog(self._model.prompt_features if features and begin.features else None)
-        ledger = self._ledgers.setdefault(index, self._new_ledger())
+        new = Ledger(self.costs, self._settings.pass_price, min(OWN_TOKENS, self._max_draft))
+        ledger = self._ledgers.setdefault(index, new)
         step = Step(request, answer, ledger, self._settings, self._max_draft, begin.hints, log, now)
         self._steps[index] = step
         return step.repeat(answer.position, 0)
@@ -272,9 +273,6 @@ class Scheduler:
         return further > self._min_tokens_per_s * forward_s
 
     # --- checks
-
-    def _new_ledger(self) -> Ledger:
-        return Ledger(self.costs, self._settings.pass_price, min(OWN_TOKENS, self._max_draft))
 
     def _by_itself(self, begin: BeginStep) -> BeginStep:
         """Return a step that is drafted for here as one that never waits for its edge. Raises Refused."""

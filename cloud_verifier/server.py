@@ -68,7 +68,7 @@ class Server:
         """
         self._mailbox, self._clock, self._membership = mailbox, clock, membership
         limits = config.limits
-        self._sessions = SessionTable(limits.max_sessions, limits.idle_s)
+        self._sessions = SessionTable(limits.max_sessions)
         self._scheduler = Scheduler(machine.serves(limits), config.scheduling, limits, machine.costs())
         self._memory = KvAdmission(machine.engine.blocks)
         early = config.early

@@ -141,11 +141,10 @@ def check_welcome(model: ModelInfo, max_draft: int, profile: str) -> None:
 
 
 class SessionTable:
-    """The table has at most `limit` sessions, one a peer, each on an engine row; idle ones expire after `idle_s`."""
+    """The table has at most `limit` sessions, one a peer, each on an engine row."""
 
-    def __init__(self, limit: int, idle_s: float) -> None:
+    def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.idle_s = idle_s
         self.opened = 0
         self._sessions: dict[int, Session] = {}
         self._peers: dict[bytes, Session] = {}
@@ -206,7 +205,3 @@ class SessionTable:
         """Drop a session; its row is free."""
         self.detach(session)
         self._sessions.pop(session.index, None)
-
-    def expired(self, now: float) -> list[Session]:
-        """Return the sessions that were idle for too long."""
-        return [s for s in self._sessions.values() if now - s.last_seen > self.idle_s]

@@ -190,12 +190,8 @@ def _min_tokens_per_s(choices: Mapping[Step, Choice], costs: Costs) -> float:
 def _tokens_per_s(choices: Mapping[Step, Choice], costs: Costs, drafts: DraftCosts) -> float:
     """Return what a batch is expected to commit, drafting included."""
     own = [(step, choice) for step, choice in choices.items() if choice.act is Act.SELF]
-    drafting_s = max((_drafting_s(choice, drafts) for _, choice in own), default=0.0)
+    forwards = (each.drafting_s or drafts.forwards_s(each.depth or each.size) for _, each in own)
+    drafting_s = max((seconds or 0.0 for seconds in forwards), default=0.0)
     drafting_s += sum(step.prefill.draft_inputs is not None for step, _ in own) * (drafts.prefill_s or 0.0)
     verify_s = costs.passes.seconds(Load.total(step.load(each) for step, each in choices.items()))
     return sum(each.gain for each in choices.values()) / max(drafting_s + verify_s, 1e-9)
-
-
-def _drafting_s(choice: Choice, drafts: DraftCosts) -> float:
-    """Return the seconds that a draft which is made here is expected to take."""
-    return choice.drafting_s or drafts.forwards_s(choice.depth or choice.size) or 0.0
