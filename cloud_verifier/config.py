@@ -14,6 +14,7 @@ from cloud_verifier.exit_queue import QueuePolicy
 from cloud_verifier.ledger import PASS_PRICE
 from cloud_verifier.policies import POLICIES
 from cloud_verifier.start_error import StartError as StartError
+from cloud_verifier.step import FORCED_TOKENS, HINT_TOKENS
 from speculation.address import is_loopback
 from speculation.predictor import OFF
 from speculation.settings import fields_of, from_flags, read_values
@@ -189,14 +190,14 @@ class Scheduling(Settings, frozen=True):
     ] = PASS_PRICE
     hint_tokens: Annotated[
         DraftSize, Meta(description="tokens of an earlier answer that are verified at once where no draft is at hand")
-    ] = 8
+    ] = HINT_TOKENS
     forced_tokens: Annotated[
         DraftSize,
         Meta(
             description="tokens that are verified with a draft, at most, because an answer's grammar leaves no other "
             "text; 0: none, and an answer's end takes a pass, too"
         ),
-    ] = 8
+    ] = FORCED_TOKENS
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)

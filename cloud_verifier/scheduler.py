@@ -21,7 +21,7 @@ from cloud_verifier.policies import POLICIES, Batch, Budget
 from cloud_verifier.prefill import FeatureLog
 from cloud_verifier.request import Request, empty_digest
 from cloud_verifier.server_draft.value import OWN_TOKENS
-from cloud_verifier.step import Step
+from cloud_verifier.step import Step, StepSettings
 from cloud_verifier.tree import ForeignDraft, Tree
 from speculation.language.grammar import Automaton, Grammars
 from speculation.language.json_schema import schema_automaton
@@ -58,6 +58,7 @@ class Scheduler:
         self._limits = limits = limits or Limits()
         self._model = model
         self._max_draft = limits.max_draft
+        self._step_settings = StepSettings(settings.hint_tokens, settings.forced_tokens, limits.max_draft)
         self._policy = POLICIES[settings.policy]()
         self.costs = costs or Costs()
         self._traffic = Traffic()
@@ -165,8 +166,7 @@ class Scheduler:
         log = FeatureLog(self._model.prompt_features if features and begin.features else None)
         new = Ledger(self.costs, self._settings.pass_price, min(OWN_TOKENS, self._max_draft))
         ledger = self._ledgers.setdefault(index, new)
-        step = Step(request, answer, ledger, self._settings, self._max_draft, begin.hints, log, now)
-        self._steps[index] = step
+        step = self._steps[index] = Step(request, answer, ledger, begin.hints, log, self._step_settings, now)
         return step.repeat(answer.position, 0)
 
     def offer(self, index: int, draft: Draft, now: float) -> list[Commit]:

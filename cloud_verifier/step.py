@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from cloud_verifier.acceptance_stats import PassVerdict
 from cloud_verifier.answer import Answer, OpenToken
@@ -39,10 +39,20 @@ from speculation.wire import (
     parents_of,
 )
 
-if TYPE_CHECKING:  # settings name the policies, which know steps
-    from cloud_verifier.config import Scheduling
-
+HINT_TOKENS = 8
+FORCED_TOKENS = 8
 MAX_COMMIT = MAX_DRAFT_TOKENS + 1
+
+
+class StepSettings(NamedTuple):
+    """These are what the verifier's settings make of every step."""
+
+    hint_tokens: int = HINT_TOKENS
+    """Most tokens of an earlier answer that are verified at once."""
+    forced_tokens: int = FORCED_TOKENS
+    """Most tokens of a text that the grammar has settled that are verified with a draft."""
+    max_draft: int = MAX_DRAFT_TOKENS
+    """Most tokens of a draft, those of the grammar included."""
 
 
 class Step:
@@ -58,19 +68,17 @@ class Step:
         request: Request,
         answer: Answer,
         ledger: Ledger,
-        settings: Scheduling,
-        max_draft: int,
         hints: Sequence[Sequence[int]] = (),
         features: FeatureLog | None = None,
+        settings: StepSettings | None = None,
         now: float = 0.0,
     ) -> None:
         """`answer` has the tokens that were committed before. `hints` are earlier answers, the likeliest first.
 
-        `max_draft`: tokens of a draft, those of the grammar included. `features`: takes the target's features for a
-        robot that gets them.
+        `features`: takes the target's features for a robot that gets them.
         """
         self.request, self.answer, self.ledger = request, answer, ledger
-        self._settings, self._max_draft = settings, max_draft
+        self._settings = settings or StepSettings()
         self.drafts = DraftBuffer(answer, hints)
         self.features = features or FeatureLog()
         self.prefill = Prefill(answer.position, self.features)
@@ -297,7 +305,7 @@ class Step:
             features=max(1, self.prefill.wanted_features(chunk)) if self.features.is_wanted else 0,
             constraint=answer.constraint,
         )
-        self.row = row.lengthened(self._settings.forced_tokens, self._max_draft)
+        self.row = row.lengthened(self._settings.forced_tokens, self._settings.max_draft)
         self.act, self.tree, self._beside, self._waited_s = choice.act, tree, beside, max(0.0, now - self.since)
         self._declined = (self.drafts.best if Act.VERIFY in choice.declined else None) or NOTHING
         self.drafts.taken(tree)
@@ -313,7 +321,7 @@ class Step:
             tree = self.ledger.drafted(tree, seconds, now)
         self.act, self.tree = Act.SELF if tree.tokens else Act.DECODE, tree
         row = replace(self.row, tokens=tree.tokens, parents=tree.parents, self_draft=0, self_depth=0)
-        self.row = row.lengthened(self._settings.forced_tokens, self._max_draft)
+        self.row = row.lengthened(self._settings.forced_tokens, self._settings.max_draft)
 
     def accept(
         self, verdict: Verdict, now: float = 0.0, compute_s: float = 0.0, features: RowFeatures | None = None

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from cloud_verifier.answer import Answer
-from cloud_verifier.config import Scheduling
 from cloud_verifier.estimator import Costs
 from cloud_verifier.ledger import Ledger
 from cloud_verifier.request import Request, empty_digest
 from cloud_verifier.step import Step
 from speculation.sampling import GREEDY, SamplingScheme
 from speculation.service_classes import INTERACTIVE, ServiceClass
-from speculation.wire import MAX_DRAFT_TOKENS, BeginStep
+from speculation.wire import BeginStep
 
 
 def step_of(
@@ -29,7 +28,7 @@ def step_of(
     answer = Answer(empty_digest(begin, sampling), begin.max_tokens, eos)
     answer.append(begin.committed)
     request = Request.of(begin, index, now, sampling, service)
-    return Step(request, answer, ledger or Ledger(Costs()), Scheduling(), MAX_DRAFT_TOKENS, begin.hints, now=now)
+    return Step(request, answer, ledger or Ledger(Costs()), begin.hints, now=now)
 
 
 def prefilled(step: Step, now: float = 0.0) -> Step:
