@@ -10,6 +10,7 @@ import itertools
 from collections import Counter, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from operator import mul
 
 from cloud_verifier.choice import Act
 from cloud_verifier.server_draft.value import DraftRetries, ServerDraftValue
@@ -57,10 +58,6 @@ class _Share:
         self.accepted = _KEPT * self.accepted + accepted
         self.judged = _KEPT * self.judged + judged
 
-    def forget(self) -> None:
-        self.accepted *= _KEPT
-        self.judged *= _KEPT
-
     def towards(self, prior: float, weight: float) -> float:
         return (self.accepted + prior * weight) / (self.judged + weight)
 
@@ -80,8 +77,6 @@ class TokenAcceptance:
         self._ranks: dict[int, _Share] = {}
         self._drafted = _Share()
         self._chances: dict[tuple[int, int], float] = {}
-        self._chain: list[float] = []
-        """Chances that the first tokens of a chain are reached."""
 
     @property
     def share(self) -> float:
@@ -90,8 +85,8 @@ class TokenAcceptance:
 
     def reach(self, parents: Sequence[int]) -> list[float]:
         """Return the chance that each token of a tree is accepted; `parents[i]` < i is its parent's index or ROOT."""
-        if tuple(parents) == tuple(range(ROOT, len(parents) - 1)):
-            return self._reach_of_chain(len(parents))
+        if tuple(parents) == tuple(range(ROOT, len(parents) - 1)):  # most drafts are chains
+            return list(itertools.accumulate((self._chance(level, 0) for level in range(1, 1 + len(parents))), mul))
         depths: list[int] = []
         found: list[float] = []
         siblings: Counter[int] = Counter()
@@ -123,23 +118,14 @@ class TokenAcceptance:
                 self._places.setdefault((place, rank), _Share()).learn(node in depths)
                 self._ranks.setdefault(rank, _Share()).learn(node in depths)
         self.tries.judged(bool(path))
-        self._forget_chances()
+        self._chances.clear()
 
     def declined(self) -> None:
         """Let what was seen fade, for a draft was at hand and not verified: so drafts are tried again in the end."""
         self.tries.declined()
         for share in (*self._places.values(), *self._ranks.values(), self._drafted):
-            share.forget()
-        self._forget_chances()
-
-    def _reach_of_chain(self, size: int) -> list[float]:
-        for depth in range(len(self._chain) + 1, size + 1):
-            self._chain.append((self._chain[-1] if self._chain else 1.0) * self._chance(depth, 0))
-        return self._chain[:size]
-
-    def _forget_chances(self) -> None:
+            share.learn(0, 0)
         self._chances.clear()
-        self._chain.clear()
 
     def _chance(self, depth: int, rank: int) -> float:
         place = min(depth, _DEEPEST), min(rank, _LAST)
@@ -237,15 +223,6 @@ class AcceptanceStats:
     def acceptance_of(self, act: Act) -> TokenAcceptance | None:
         """Return what was seen of the drafts that an act verifies, None where these are the verifier's own or none."""
         return {Act.VERIFY: self.edge, Act.HINT: self.hints}.get(act)
-
-    def on_begin(self) -> None:
-        """Enter that a step may be answered from now on."""
-        self.delays.clear()
-        self.throughput.clear()
-
-    def on_pause(self) -> None:
-        """Enter that the edge is gone or back."""
-        self.throughput.clear()
 
     def on_draft(self, start: int, usable: bool, depth: int, now: float) -> None:
         """Enter a draft for answer position `start`, `depth` levels deep; `usable`: it continues the answer."""

@@ -25,7 +25,7 @@ def best_batch(estimates: Estimator, row: Load, most: int) -> int:
     """
     if not estimates.priced:
         return min(UNKNOWN_BATCH, most)
-    constant, more = _constant_and_row(estimates, row)
+    constant, more = estimates.parts_s(row)
     enough = constant * (1.0 / GROWTH - 1.0) / 2.0
     return max(1, math.ceil(enough / more)) if enough < more * most else most
 
@@ -36,7 +36,7 @@ def best_wait(estimates: Estimator, row: Load, gap_s: float) -> float:
     A row that starts at once ends after T(1), one that comes meanwhile after 2 T(1); together they end `gap_s` + T(2)
     from now. Waiting pays on average where gap_s < (3 T(1) - 2 T(2)) / 2 = (c - u) / 2, and is given up after as long.
     """
-    constant, more = _constant_and_row(estimates, row)
+    constant, more = estimates.parts_s(row)
     longest = (constant - more) / 2.0
     return longest if gap_s < longest else 0.0
 
@@ -63,8 +63,3 @@ class Traffic:
         """Mean seconds from one row to the next; for ever where that is not known yet."""
         rows = sum(load.rows for load, _ in list(self._batches)[1:])
         return (self._batches[-1][1] - self._batches[0][1]) / rows if rows else float("inf")
-
-
-def _constant_and_row(estimates: Estimator, row: Load) -> tuple[float, float]:
-    one, two = estimates.seconds(row), estimates.seconds(row + row)
-    return max(0.0, 2.0 * one - two), max(0.0, two - one)

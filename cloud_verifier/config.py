@@ -24,6 +24,12 @@ from speculation.vlm.settings import ModelSettings
 from speculation.wire import MAX_DRAFT_TOKENS, MAX_FRAMES
 
 EXITS_FILE, FED_HEAD_FILE = "exits.json", "fed_head.json"
+Count = Annotated[int, Meta(ge=1, le=1024)]
+Rows = Annotated[int, Meta(ge=1, le=256)]
+DraftSize = Annotated[int, Meta(ge=0, le=MAX_DRAFT_TOKENS)]
+WithinAnHour = Annotated[float, Meta(ge=0.0, le=3600.0)]
+CollectSeconds = Annotated[float, Meta(ge=0.0, le=1.0)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?) ?(?P<unit>[KMGT]?)B?", re.IGNORECASE)
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
@@ -93,7 +99,7 @@ class Target(Settings, frozen=True):
 class Limits(Settings, frozen=True):
     """Limits what the verifier takes on."""
 
-    max_sessions: Annotated[int, Meta(ge=1, le=1024, description="robots at once; not all need to fit --memory")] = 8
+    max_sessions: Annotated[Count, Meta(description="robots at once; not all need to fit --memory")] = 8
     max_draft: Annotated[int, Meta(ge=1, le=MAX_DRAFT_TOKENS, description="tokens in one draft")] = MAX_DRAFT_TOKENS
     capacity: Annotated[
         int,
@@ -123,12 +129,10 @@ class Limits(Settings, frozen=True):
         float, Meta(ge=1.0, le=86400.0, description="seconds of silence after which a session is closed")
     ] = 60.0
     drain_s: Annotated[
-        float,
+        WithinAnHour,
         Meta(
-            ge=0.0,
-            le=3600.0,
             description="seconds that SIGTERM lets answers end; then, and between two answers, robots are sent to the "
-            "next verifier of their list; 0: they are left at once",
+            "next verifier of their list; 0: they are left at once"
         ),
     ] = 0.0
 
@@ -150,36 +154,25 @@ class Scheduling(Settings, frozen=True):
     """Decides what runs next."""
 
     policy: Annotated[str, Meta(description=f"which steps share a forward: {', '.join(POLICIES)}")] = "fcfs"
-    max_batch: (
-        Annotated[
-            int,
-            Meta(ge=1, le=256, description="robots in one forward; default: as many as raise the predicted tokens/s"),
-        ]
-        | None
-    ) = None
-    collect_s: (
-        Annotated[
-            float,
-            Meta(
-                ge=0.0,
-                le=1.0,
-                description="seconds that a ready session waits for others to share its forward; default: as long as "
-                "predicted times make it pay",
-            ),
-        ]
-        | None
-    ) = None
+    max_batch: Annotated[
+        Rows | None, Meta(description="robots in one forward; default: as many as raise the predicted tokens/s")
+    ] = None
+    collect_s: Annotated[
+        CollectSeconds | None,
+        Meta(
+            description="seconds that a ready session waits for others to share its forward; default: as long as "
+            "predicted times make it pay"
+        ),
+    ] = None
     guard_s: Annotated[
         float,
         Meta(ge=0.0, le=10.0, description="wisp: seconds before its latest start from which on a session is critical"),
     ] = 0.01
     patience_s: Annotated[
-        float,
+        WithinAnHour,
         Meta(
-            ge=0.0,
-            le=3600.0,
             description="sessions that wait for longer than so many seconds go first, a quarter of a forward at most "
-            "(wisp, full_budget), and prompts whatever else is due",
+            "(wisp, full_budget), and prompts whatever else is due"
         ),
     ] = 2.0
     prefill_chunk: Annotated[
@@ -196,20 +189,13 @@ class Scheduling(Settings, frozen=True):
         Meta(ge=0.0, le=1.0, description="tokens that a target forward must bring before an idle step does not wait"),
     ] = PASS_PRICE
     hint_tokens: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=MAX_DRAFT_TOKENS,
-            description="tokens of an earlier answer that are verified at once where no draft is at hand",
-        ),
+        DraftSize, Meta(description="tokens of an earlier answer that are verified at once where no draft is at hand")
     ] = HINT_TOKENS
     forced_tokens: Annotated[
-        int,
+        DraftSize,
         Meta(
-            ge=0,
-            le=MAX_DRAFT_TOKENS,
             description="tokens that are verified with a draft, at most, because an answer's grammar leaves no other "
-            "text; 0: none, and an answer's end takes a pass, too",
+            "text; 0: none, and an answer's end takes a pass, too"
         ),
     ] = FORCED_TOKENS
 
@@ -225,7 +211,7 @@ class Early(Settings, frozen=True):
     queue_policy: Annotated[QueuePolicy, Meta(description="which early token leaves first")] = QueuePolicy.PRIORITY
     early_rate: Annotated[float, Meta(ge=0.1, le=1e6, description="early tokens per second and session")] = 200.0
     early_burst: Annotated[
-        int, Meta(ge=1, le=1024, description="early tokens of a session that may leave at once: a forward's exits")
+        Count, Meta(description="early tokens of a session that may leave at once: a forward's exits")
     ] = 4
 
 
@@ -244,7 +230,7 @@ class Quotas(Settings, frozen=True):
     """Limits what one client, the robots that have one key, may use; without keys, what one connection may."""
 
     sessions_per_client: Annotated[
-        int, Meta(ge=1, le=1024, description="sessions of one key at once; without --keys there is no such limit")
+        Count, Meta(description="sessions of one key at once; without --keys there is no such limit")
     ] = 4
     steps_per_s: Annotated[
         float, Meta(ge=0.0, le=1e6, description="steps that a client may begin a second, in the mean; 0: any number")
@@ -265,17 +251,10 @@ class Quotas(Settings, frozen=True):
 class Monitoring(Settings, frozen=True):
     """These settings are what the verifier shows and writes of what it does."""
 
-    http: (
-        Annotated[
-            int,
-            Meta(
-                ge=0,
-                le=65535,
-                description="port of /metrics, /health, /ready, /load and /version; 0: a free one; default: none",
-            ),
-        ]
-        | None
-    ) = None
+    http: Annotated[
+        Port | None,
+        Meta(description="port of /metrics, /health, /ready, /load and /version; 0: a free one; default: none"),
+    ] = None
     http_bind: Annotated[
         str, Meta(description="address of these pages; they have no password: leave it in your own network")
     ] = "127.0.0.1"
@@ -308,12 +287,8 @@ class ChatApi(Settings, frozen=True):
         ),
     ] = None
     api_sessions: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=1024,
-            description="chat requests that are answered at once, by so many of --max-sessions; further ones wait",
-        ),
+        Count,
+        Meta(description="chat requests that are answered at once, by so many of --max-sessions; further ones wait"),
     ] = 4
 
 

@@ -183,16 +183,14 @@ class VlmEngine(ReadsPrompts):
         capacity: int,
         exits: ExitHeads | None = None,
         max_draft: int = MAX_DRAFT_TOKENS,
-        draws_on_device: bool | None = None,
         blocks: int | None = None,
         encoder: FeatureEncoder | None = None,
         captured: bool = True,
     ) -> None:
         """`captured`: on a GPU small passes are CUDA graphs, see `speculation.vlm.graphs`.
 
-        `draws_on_device`: tokens are drawn where the logits are; None: wherever that is not the host. `blocks` of the
-        cache for all rows together; None: what all can fill. `encoder` makes the features that rows may ask for; None:
-        they get none.
+        `blocks` of the cache for all rows together; None: what all can fill. `encoder` makes the features that rows may
+        ask for; None: they get none.
         """
         super().__init__(vlm, rows, capacity, blocks)
         self._encoder = encoder
@@ -200,7 +198,8 @@ class VlmEngine(ReadsPrompts):
         self._exits = exits
         self._exit_layers = frozenset(exits.layers if exits is not None else ())
         self._is_asynchronous = vlm.device.type != "cpu"
-        self._draws_on_device = self._is_asynchronous if draws_on_device is None else draws_on_device
+        self.draws_on_device = self._is_asynchronous
+        """Whether tokens are drawn where the logits are."""
         read = {*self._exit_layers, *(encoder.config.layers if encoder is not None else ())}
         self._graphs = graphs_of(vlm, self._cache, sorted(read)) if captured else None
         self._max_draft = max_draft
@@ -322,7 +321,7 @@ class VlmEngine(ReadsPrompts):
             return _Judging(places, [rows[place] for place in places])
         chosen = [rows[place] for place in places]
         processing = [self._processing(row) for row in chosen]
-        device = self._vlm.head_device if self._draws_on_device else None
+        device = self._vlm.head_device if self.draws_on_device else None
         return _Judging(places, chosen, processing, device, self._vlm.vocabulary)
 
     def _start_early(self, judging: _Judging, output: LayerOutput) -> _Pending:
@@ -354,13 +353,11 @@ class VlmEngine(ReadsPrompts):
 
     def _judged(self, pending: _Pending | None, collected: _Collected) -> LayerVerdicts:
         """Return the last layer's verdicts, if rows are judged, and the features of those that asked for them."""
-        if pending is not None:
-            found = pending.verdicts()
-            return replace(found, features=collected.features(found.verdicts, self._following))
-        features = collected.features({}, self._following)
-        # What no verdict waits for would be measured as part of the next forward.
-        synchronise(*self._vlm.devices)
-        return LayerVerdicts(self._vlm.num_layers - 1, {}, features=features)
+        found = LayerVerdicts(self._vlm.num_layers - 1, {}) if pending is None else pending.verdicts()
+        features = collected.features(found.verdicts, self._following)
+        if pending is None:  # what no verdict waits for would be measured as part of the next forward
+            synchronise(*self._vlm.devices)
+        return replace(found, features=features)
 
     def _processors(self, row: Row) -> LogitsProcessors:
         """Return what is done to a row's logits."""

@@ -6,6 +6,7 @@ Data: (load, seconds) of the latest passes, whole as they were, with what a decl
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -13,8 +14,7 @@ from statistics import median, quantiles
 
 import numpy as np
 
-from cloud_verifier.server_draft.costs import DraftCosts
-from speculation.pass_cost import Floats, Load, PassCost, design, nonnegative_least_squares
+from speculation.pass_cost import NO_LOAD, Floats, Load, PassCost, design, nonnegative_least_squares
 
 WINDOW = 128
 """Passes that are remembered: few enough to follow a machine that changes, enough for a median at every size."""
@@ -32,6 +32,8 @@ _BETTER = 0.8
 """All terms are taken where their squared error is below this share of the line's: noise alone would not do that."""
 _SHAPE = 0.25
 """Weight, in passes, of a profile's shape: what passes that are all alike leave open."""
+_DRAFTS = 32
+"""Forwards, and prefills, of a draft model whose median is taken."""
 _NOTHING = PassCost(0.0, 0.0, 0.0, 0.0, causal=True)
 
 
@@ -104,6 +106,16 @@ class Estimator:
             + cost.cached_s * load.cached
         )
 
+    def parts_s(self, row: Load) -> tuple[float, float]:
+        """Return the seconds of a pass over a row that are its constant, and those that such a row adds to a pass."""
+        one, two = self.seconds(row), self.seconds(row + row)
+        return max(0.0, 2.0 * one - two), max(0.0, two - one)
+
+    def largest(self, most: int, limit_s: float, cached: int, beside: Load = NO_LOAD) -> int:
+        """Return the most tokens, at most `most`, of one row that fit into a pass of `limit_s` seconds, or 0."""
+        sizes = range(1, most + 1)
+        return bisect_right(sizes, limit_s, key=lambda size: self.seconds(beside + Load.row(size, cached)))
+
     @property
     def spread(self) -> float:
         """How far, as a share, a slow pass (9 of 10 are faster) lies above a fast one (1 of 10 is) of its kind."""
@@ -122,6 +134,49 @@ class Estimator:
             line = _line(self._passes)
             self._cost = _all_terms(line, *_typical(kinds.values(), causal=True)) or line
         self._spread = _spread(kinds.values())
+
+
+class DraftCosts:
+    """Learns how long drafting beside the target takes, in seconds.
+
+    By medians of a draft's forwards, by their turn, and of the draft model's prefills. A tree's first forward feeds a
+    token or two, the next as many as the tree may hold: each turn has its own median.
+    """
+
+    def __init__(self) -> None:
+        self._forwards: list[deque[float]] = []
+        self._prefills: deque[float] = deque(maxlen=_DRAFTS)
+
+    def forward(self, turn: int, seconds: float) -> None:
+        """Learn from the forward that made level `turn` of a draft, 1 the first."""
+        while len(self._forwards) < turn:
+            self._forwards.append(deque(maxlen=_DRAFTS))
+        self._forwards[turn - 1].append(seconds)
+
+    def prefill(self, seconds: float) -> None:
+        """Learn from a prefill."""
+        self._prefills.append(seconds)
+
+    @property
+    def prefill_s(self) -> float | None:
+        """Seconds of a prefill; None before the first."""
+        return median(self._prefills) if self._prefills else None
+
+    def forwards_s(self, depth: int) -> float | None:
+        """Return the seconds of drafting so many levels; None before the first draft.
+
+        Deeper levels than were ever drafted take as long as the deepest of these.
+        """
+        if not self._forwards:
+            return None
+        known = [median(turn) for turn in self._forwards[:depth]]
+        return sum(known) + (depth - len(known)) * known[-1]
+
+    def forward_s(self, turn: int) -> float | None:
+        """Return the seconds of the forward that makes level `turn`, 1 the first; None before the first draft."""
+        if not self._forwards:
+            return None
+        return median(self._forwards[min(turn, len(self._forwards)) - 1])
 
 
 @dataclass
@@ -196,13 +251,10 @@ def _line(passes: Iterable[_Pass]) -> PassCost:
         tokens, seconds, _ = points[0]
         unit = seconds / (1.0 + PRIOR_SLOPE * (tokens - 1))
         return PassCost(unit * PRIOR_SLOPE, 0.0, 0.0, unit * (1.0 - PRIOR_SLOPE))
-    total = sum(weight for _, _, weight in points)
-    mean_n = sum(weight * n for n, _, weight in points) / total
-    mean_s = sum(weight * s for _, s, weight in points) / total
-    across = sum(weight * (n - mean_n) * (s - mean_s) for n, s, weight in points)
-    slope = max(0.0, across / sum(weight * (n - mean_n) ** 2 for n, _, weight in points))
-    constant = mean_s - slope * mean_n
-    return PassCost(slope, 0.0, 0.0, constant) if constant >= 0.0 else PassCost(mean_s / mean_n, 0.0, 0.0, 0.0)
+    columns, medians = np.array([(n, 1.0) for n, _, _ in points]), np.array([middle for _, middle, _ in points])
+    weights = np.sqrt([weight for _, _, weight in points])
+    slope, constant = nonnegative_least_squares(columns * weights[:, None], medians * weights).tolist()
+    return PassCost(slope, 0.0, 0.0, constant)
 
 
 def _spread(kinds: Iterable[list[_Pass]]) -> float:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
+from cloud_verifier.declared_times import DeclaredTimes
 from cloud_verifier.events import Committed, Events, ExitJudged, Granted, Prefilled, Worked
 from cloud_verifier.interfaces import CapacityError, LayerVerdicts, Row, RowFeatures
 from cloud_verifier.kv_admission import KvAdmission
@@ -19,7 +21,7 @@ from cloud_verifier.policies import Batch
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.server_draft.prefill import DraftPrefills
 from cloud_verifier.step import Step
-from cloud_verifier.tree import Tree
+from cloud_verifier.tree import NOTHING, Tree
 from speculation import wire
 from speculation.cancellation import Abandoned, Stop
 from speculation.pass_cost import Load
@@ -36,6 +38,7 @@ class Executor:
     def __init__(
         self,
         machine: Machine,
+        times: DeclaredTimes,
         scheduler: Scheduler,
         memory: KvAdmission,
         outbox: Outbox,
@@ -43,12 +46,13 @@ class Executor:
         attend: Callable[[], object],
         clock: Callable[[], float],
     ) -> None:
-        self._engine, self._self_draft, self._model = machine.engine, machine.draft_engine, machine.engine.model
+        self._engine, self._draft_engine, self._times = machine.engine, machine.draft_engine, times
+        self._model = machine.engine.model
         self._scheduler, self._memory, self._outbox, self._emit = scheduler, memory, outbox, events.emit
         self._attend, self._clock = attend, clock
         self._readings: DraftPrefills | None = None
         if machine.draft_engine is not None and scheduler.costs.drafts is not None:
-            self._readings = DraftPrefills(machine.draft_engine, scheduler.costs.drafts, clock)
+            self._readings = DraftPrefills(machine.draft_engine, scheduler.costs.drafts, self._reads_for, clock)
         self._under_way: tuple[Step, ...] = ()
         """Steps of the forward that runs now."""
 
@@ -57,47 +61,35 @@ class Executor:
         """Whether a forward runs of whose steps none is wanted any more."""
         return bool(self._under_way) and not self.is_wanted(self._under_way)
 
-    @property
-    def reads(self) -> bool:
-        """Whether the draft model beside the target has a prompt to read on."""
-        return self._readings is not None and self._readings.next(self._reads_for) is not None
-
     def begin(self, step: Step, inputs: tuple[Any, Any] | None, seconds: float) -> None:
         """Let a step that has its memory be prefilled; its frames and prompt took so long to prepare."""
         assert inputs is not None, "only what was prepared gets memory"
-        own, _ = inputs
+        own, beside = inputs
         answer, prefill = step.answer, step.prefill
-        try:
+        with self._prefilling(step):
             size, image_tokens = self._engine.size(own), self._engine.image_tokens(own)
-            tokens = self._engine.begin(step.index, own, answer.tokens, answer.max_tokens, step.prompt_features)
+            tokens = self._engine.begin(step.index, own, answer.tokens, answer.max_tokens, step.features.prompt_tokens)
             now = self._clock()
             self._emit(Granted(step, size - 1 + answer.position, tokens, now))
-            prefill.prepared(inputs, tokens, size, image_tokens)
+            prefill.prepared(own, tokens, size, image_tokens, beside)
             prefill.encode_s = self._scheduler.costs.images.seconds(Load.row(image_tokens))
             step.usage.prefill_s = seconds
-        except Exception as error:
-            self.cannot_prefill(step, error)
-            return
-        if prefill.encoded and not tokens:  # words that its row shares with others to the last
-            self._prefilled(step, 0, now)
+            if prefill.encoded and not tokens:  # words that its row shares with others to the last
+                self._prefilled(step, 0, now)
 
     def encode(self, step: Step) -> None:
         """Encode a step's image."""
         started = self._clock()
-        try:
-            self._engine.encode(step.index, self._unwanted(step))
-        except Abandoned:
-            return
-        except Exception as error:
-            self.cannot_prefill(step, error)
-            return
-        finally:
-            self._memory.prefilled(step.index, self._clock() - started, self._clock())
-        ended = self._clock()
-        self._emit(Worked("encode", started, ended, about={"step": step.number}))
-        self._scheduler.costs.images.observe(Load.row(step.prefill.image_tokens), ended - started)
-        step.prefill.encoded = True
-        self._prefilled(step, 0, started)
+        with self._prefilling(step):
+            try:
+                self._engine.encode(step.index, self._unwanted(step))
+            finally:
+                ended = self._clock()
+                self._memory.prefilled(step.index, ended - started, ended)
+            self._emit(Worked("encode", started, ended, about={"step": step.number}))
+            self._scheduler.costs.images.observe(Load.row(step.prefill.image_tokens), ended - started)
+            step.prefill.encoded = True
+            self._prefilled(step, 0, started)
 
     def run(self, batch: Batch) -> None:
         """Run one target forward, drafts for it first; exits leave as their layers are done, commits at the end.
@@ -119,7 +111,7 @@ class Executor:
                 return
             started, rows = self._clock(), [*_rows(steps), *_chunk_rows(batch)]
             is_prefill = all(row.chunk for row in rows)
-            for output in self._engine.verify(rows):
+            for output in self._times.verify(self._engine, rows):
                 self._attend()
                 if self.is_abandoned:
                     self._emit(Worked("prefill" if is_prefill else "verify", started, self._clock()))
@@ -141,7 +133,7 @@ class Executor:
             about = {"sessions": len(steps), "drafted": sum(len(row.tokens) for row in rows)}
             self._emit(Worked("verify", started, now, load.new, about))
         for step in (step for step in steps if step not in batch.chunks):
-            self._try_commit(step, output, now, now - began)
+            self._commit(step, output, now, now - began)
         fed = {row.index: row.load.new for row in rows}
         for step, tokens in batch.chunks.items():
             self._memory.prefilled(step.index, (now - started) * fed[step.index] / load.new, now)
@@ -165,13 +157,11 @@ class Executor:
         if not self._scheduler.is_current(step):
             return
         ends = step.prefill.left == tokens
-        if ends:
-            _, step.prefill.draft_inputs = cast("tuple[Any, Any]", step.prefill.inputs)
         now = self._clock()
         step.prefilled(tokens, now, now - started, features)
         self._emit(Prefilled(step, tokens, started, now))
         if output is not None:
-            self._try_commit(step, output, now, 0.0)
+            self._commit(step, output, now, 0.0)
         elif ends:
             self._outbox.send_features(step, step.answer.position)
         drafting = self._scheduler.costs.drafts
@@ -179,12 +169,18 @@ class Executor:
             return
         # A ledger's first step shows what it takes; later ones are prefilled when their ledger so chooses.
         if step.request.self_draft or drafting.prefill_s is None:
-            try:
+            with self._prefilling(step):
                 self._prefill_draft(step, self._unwanted(step))
-            except Abandoned:
-                return
-            except Exception as error:
-                self.cannot_prefill(step, error)
+
+    @contextmanager
+    def _prefilling(self, step: Step) -> Iterator[None]:
+        """End a step over which what is inside fails, but not where it stops because nobody wants the step any more."""
+        try:
+            yield
+        except Abandoned:
+            pass
+        except Exception as error:
+            self.cannot_prefill(step, error)
 
     def cannot_prefill(self, step: Step, error: Exception) -> None:
         """End a step whose prompt or frame cannot be read, or does not fit."""
@@ -221,45 +217,36 @@ class Executor:
                     self._emit(ExitJudged(step, output.layer, verdict))
                     self._outbox.queue_early(step, early)
 
-    def _try_commit(self, step: Step, output: LayerVerdicts, now: float, compute_s: float) -> None:
+    def _commit(self, step: Step, output: LayerVerdicts, now: float, compute_s: float) -> None:
         """Send what the last layer's verdict commits, if the step is still wanted; one whose row has failed ends."""
+        if not self._scheduler.is_current(step):
+            return
         try:
-            if self._scheduler.is_current(step):
-                self._commit(step, output, now, compute_s)
+            if step.index in output.failures:
+                raise output.failures[step.index]
+            verdict, since = output.verdicts[step.index], step.committed_at
+            ends_prefill = step.row is not None and step.row.chunk > 0
+            commit = step.accept(verdict, now, compute_s, output.features.get(step.index))
+            self._emit(Committed(step, verdict, commit, since, now))
+            if ends_prefill:
+                self._outbox.send_features(step, commit.start)
+            self._outbox.send_commit(step, commit)
+            if not commit.done:
+                self._engine.keep(step.index, verdict.path, verdict.token)
         except Exception as error:
             _log.error("a verdict failed", exc_info=error)
             self._outbox.give_up(step, wire.FaultCode.INTERNAL, f"the verifier could not judge this step: {error}")
 
-    def _commit(self, step: Step, output: LayerVerdicts, now: float, compute_s: float) -> None:
-        """Send what the last layer's verdict commits. Raises what its row has failed with."""
-        if step.index in output.failures:
-            raise output.failures[step.index]
-        verdict, since = output.verdicts[step.index], step.committed_at
-        ends_prefill = step.row is not None and step.row.chunk > 0
-        commit = step.accept(verdict, now, compute_s, output.features.get(step.index))
-        self._emit(Committed(step, verdict, commit, since, now))
-        if ends_prefill:
-            self._outbox.send_features(step, commit.start)
-        self._outbox.send_commit(step, commit)
-        if not commit.done:
-            self._engine.keep(step.index, verdict.path, verdict.token)
-
-    def read_on(self) -> None:
+    def read_on(self) -> bool:
         """Let the draft model read one piece of the oldest prompt: its image, or a chunk that is predicted to take no
-        longer than a forward in which all decode."""
-        if self._readings is None:
-            return
-        self._readings.keep(self._reads_for)
-        step = self._readings.next(self._reads_for)
+        longer than a forward in which all decode. Returns whether there was one."""
+        step = None if self._readings is None else self._readings.next()
         if step is None:
-            return
+            return False
         alone = not self._scheduler.active(step.index)
-        try:
+        with self._prefilling(step):
             self._read(step, self._unwanted(step), math.inf if alone else self._scheduler.decoding_s)
-        except Abandoned:
-            return
-        except Exception as error:
-            self.cannot_prefill(step, error)
+        return True
 
     def _reads_for(self, step: Step) -> bool:
         """Whether a prompt is still wanted: the row of a step that is done is free, though its commits are kept."""
@@ -297,37 +284,33 @@ class Executor:
             self._emit(Worked("read", started, now, about={"step": step.number}))
             self._memory.prefilled(step.index, now - started, now)
 
-    def _draft_here(self, steps: tuple[Step, ...]) -> None:
+    def _draft_here(self, steps: Sequence[Step]) -> None:
         """Let the draft model beside the target draft for the steps that request it, all in the same forwards.
 
         Where it fails, those steps end; the others of the batch go on.
         """
         asking = [step for step in steps if step.row is not None and step.row.self_draft]
+        began, stop = self._clock(), self._unwanted(*steps)
         try:
-            self._make_drafts(asking, steps)
+            for step in asking:
+                self._prefill_draft(step, stop)
+                if not step.prefill.drafts_here:
+                    step.draft_here(NOTHING)
+            if rows := _rows([step for step in asking if step.prefill.drafts_here]):
+                self._make_drafts(rows, steps, began)
+        except Abandoned:
+            return
         except Exception as error:
             _log.exception("drafting failed")
             for step in asking:
                 self._outbox.give_up(step, wire.FaultCode.INTERNAL, f"the verifier's drafting failed: {error}")
 
-    def _make_drafts(self, asking: Sequence[Step], steps: tuple[Step, ...]) -> None:
-        if self._self_draft is None or self._scheduler.costs.drafts is None or not asking:
-            return
-        began, stop = self._clock(), self._unwanted(*steps)
-        try:
-            for step in asking:
-                self._prefill_draft(step, stop)
-        except Abandoned:
-            return
-        for step in asking:
-            if not step.prefill.drafts_here:
-                step.not_drafted()
-        rows = _rows(tuple(step for step in asking if step.prefill.drafts_here))
-        if not rows:
-            return
+    def _make_drafts(self, rows: Sequence[Row], steps: Sequence[Step], began: float) -> None:
+        """Draft for rows of these steps, level after level for as long as that pays."""
+        assert self._draft_engine is not None and self._scheduler.costs.drafts is not None, "no model drafts here"
         started = last = self._clock()
         drafts: Mapping[int, Tree] = {}
-        for turn, so_far in enumerate(self._self_draft.draft(rows), start=1):
+        for turn, so_far in enumerate(self._times.draft(self._draft_engine, rows), start=1):
             drafts = so_far
             self._attend()
             if not self.is_wanted(steps):
@@ -343,7 +326,7 @@ class Executor:
                 step.draft_here(drafts[step.index], last - began, last)
 
 
-def _rows(steps: tuple[Step, ...]) -> list[Row]:
+def _rows(steps: Sequence[Step]) -> list[Row]:
     return [step.row for step in steps if step.row is not None]
 
 

@@ -6,17 +6,12 @@ withdrawn. So they wait here: at most `rate` per second and session leave, in bu
 
 from __future__ import annotations
 
-import heapq
-import math
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from cloud_verifier.limits import Rate
 from speculation.wire import EarlyTokens
-
-_SENT = -math.inf
-"""Key of a verdict that has left: nothing about it waits behind it."""
 
 _Verdict: TypeAlias = tuple[int, int]
 """Draft node and the token after it."""
@@ -32,25 +27,15 @@ class QueuePolicy(str, Enum):
     FIFO = "fifo"
 
 
-class _Entry(NamedTuple):
-    """A waiting early token; the smallest leaves first. No two have the same `order`."""
-
-    key: float
-    order: int
-    early: EarlyTokens
-
-
 @dataclass
 class _Lane:
-    """One session: a heap of what waits.
+    """One session's early tokens about a round of one of its steps; there is one for each exit at most."""
 
-    `keys` has the key of every verdict of the round that waits, or `_SENT`. An entry with another key is out of date;
-    it is dropped when it reaches the head.
-    """
-
-    waiting: list[_Entry] = field(default_factory=list)
-    round: tuple[int, int] | None = None
-    keys: dict[_Verdict, float] = field(default_factory=dict)
+    round: tuple[int, int]
+    waiting: dict[_Verdict, tuple[float, int, EarlyTokens]] = field(default_factory=dict)
+    """Those that wait, by their verdict; the smallest leaves first: by its key, then by when it came."""
+    left: set[_Verdict] = field(default_factory=set)
+    """Verdicts that were sent."""
 
 
 class ExitQueue:
@@ -68,63 +53,44 @@ class ExitQueue:
 
     def push(self, session: int, early: EarlyTokens) -> None:
         """Queue an early token; drop it where its verdict has left, or waits already and would not leave sooner."""
-        lane = self._lanes.setdefault(session, _Lane())
-        round = (early.step, early.round)
-        if lane.round != round:
-            self._forget(lane)
-            lane.round = round
+        lane, round = self._lanes.get(session), (early.step, early.round)
+        if lane is None or lane.round != round:
+            self.overtake(session)
+            lane = self._lanes[session] = _Lane(round)
         verdict = (early.node, early.token)
         key = 0.0 if self.policy is QueuePolicy.FIFO else -early.confidence
-        if verdict in lane.keys and key >= lane.keys[verdict]:
+        rival = lane.waiting.get(verdict)
+        if verdict in lane.left or (rival is not None and key >= rival[0]):
             self.dropped += 1
             return
-        lane.keys[verdict] = key
-        heapq.heappush(lane.waiting, _Entry(key, self._count, early))
+        self.dropped += rival is not None
+        lane.waiting[verdict] = (key, self._count, early)
         self._count += 1
 
     def overtake(self, session: int) -> None:
-        """Drop what waits for `session`: a commit or a new step made it useless."""
-        if session in self._lanes:
-            self._forget(self._lanes[session])
-
-    def close(self, session: int) -> None:
-        """Drop a session."""
-        self._lanes.pop(session, None)
+        """Drop what waits for `session`: a commit, a new step or the session's end made it useless."""
+        lane = self._lanes.pop(session, None)
+        if lane is not None:
+            self.dropped += len(lane.waiting)
 
     def pop(self, now: float) -> tuple[int, EarlyTokens] | None:
         """Return the early token that may leave now, and its session; None where none may."""
-        heads = []
-        for session, lane in self._lanes.items():
-            head = self._head(lane)
-            if head is not None and not self._rate.wait(session, now):
-                heads.append((head, session))
+        ready = (session for session in self._waiting if not self._rate.wait(session, now))
+        heads = [(min(self._lanes[session].waiting.values()), session) for session in ready]
         if not heads:
             return None
         (_, _, early), session = min(heads)
-        lane = self._lanes[session]
-        heapq.heappop(lane.waiting)
+        lane, verdict = self._lanes[session], (early.node, early.token)
+        del lane.waiting[verdict]
+        lane.left.add(verdict)
         self._rate.use(session, 1.0, now)
         self.sent += 1
-        lane.keys[early.node, early.token] = _SENT
         return session, early
 
     def next_time(self, now: float) -> float | None:
         """Return when `pop` will next return something (not before `now`); None where nothing waits."""
-        waiting = (session for session, lane in self._lanes.items() if self._head(lane) is not None)
-        return min((now + self._rate.wait(session, now) for session in waiting), default=None)
+        return min((now + self._rate.wait(session, now) for session in self._waiting), default=None)
 
-    def _head(self, lane: _Lane) -> _Entry | None:
-        """Return the lane's next early token, after dropping those before it that are out of date."""
-        while lane.waiting:
-            head = lane.waiting[0]
-            if lane.keys[head.early.node, head.early.token] == head.key:
-                return head
-            heapq.heappop(lane.waiting)
-            self.dropped += 1
-        return None
-
-    def _forget(self, lane: _Lane) -> None:
-        self.dropped += len(lane.waiting)
-        lane.waiting.clear()
-        lane.keys.clear()
-        lane.round = None
+    @property
+    def _waiting(self) -> list[int]:
+        return [session for session, lane in self._lanes.items() if lane.waiting]

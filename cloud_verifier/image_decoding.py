@@ -12,8 +12,9 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any
 
 from cloud_verifier.limits import DecayingSum
 from cloud_verifier.step import Step
@@ -24,20 +25,18 @@ THREADS = 2
 FORGET_S = 5.0
 """Thread time that a session used so long ago counts half."""
 
-Inputs = TypeVar("Inputs")
-
 
 @dataclass(frozen=True)
-class Prepared(Generic[Inputs]):
+class Prepared:
     """A prepared step has what became of its prompt and frame: `inputs`, or the `error` that refuses them."""
 
     step: Step
-    inputs: Inputs | None
+    inputs: Any
     error: Exception | None
     seconds: float
 
 
-class ImageDecoding(Generic[Inputs]):
+class ImageDecoding:
     """Runs `prepare` in `threads` threads and calls `done` after each job.
 
     0 threads, for a `clock` that is not the machine's: at once, in the caller's.
@@ -45,77 +44,64 @@ class ImageDecoding(Generic[Inputs]):
 
     def __init__(
         self,
-        prepare: Callable[[BeginStep], Inputs],
+        prepare: Callable[[BeginStep], Any],
         done: Callable[[], None] = lambda: None,
         threads: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._prepare, self._done, self._clock = prepare, done, clock
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._waiting: dict[int, tuple[Step, BeginStep]] = {}
         self._running: set[int] = set()
         self._used = defaultdict[int, DecayingSum](lambda: DecayingSum(FORGET_S))
-        self._finished: list[Prepared[Inputs]] = []
-        self._closed = False
-        self._threads = [
-            threading.Thread(target=self._serve, name=f"prepare {number}", daemon=True) for number in range(threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._finished: list[Prepared] = []
+        self._pool = ThreadPoolExecutor(threads, "prepare") if threads else None
 
     def submit(self, step: Step, begin: BeginStep) -> None:
         """Prepare a session's new step."""
-        with self._changed:
+        with self._lock:
             self._waiting.pop(step.index, None)
             self._waiting[step.index] = (step, begin)
-            self._changed.notify()
-        if not self._threads:
-            self._run(step.index)
+        if self._pool is None:
+            self._work()
+        else:
+            self._pool.submit(self._work)
 
-    def collect(self) -> list[Prepared[Inputs]]:
+    def collect(self) -> list[Prepared]:
         """Return what was finished since the last call."""
-        with self._changed:
+        with self._lock:
             finished, self._finished = self._finished, []
         return finished
 
     def close(self) -> None:
         """Begin nothing any more; jobs under way end by themselves."""
-        with self._changed:
-            self._closed = True
+        with self._lock:
             self._waiting.clear()
-            self._changed.notify_all()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
 
-    def _serve(self) -> None:
-        while (index := self._next()) is not None:
-            self._run(index)
+    def _work(self) -> None:
+        """Do jobs as long as a session has one, and none under way."""
+        while (job := self._next()) is not None:
+            step, begin = job
+            started, inputs, error = self._clock(), None, None
+            try:
+                inputs = self._prepare(begin)
+            except Exception as problem:
+                error = problem
+            now = self._clock()
+            with self._lock:
+                self._used[step.index].add(now - started, now)
+                self._finished.append(Prepared(step, inputs, error, now - started))
+                self._running.discard(step.index)
+            self._done()
 
-    def _next(self) -> int | None:
-        """Wait for a session that has a job and none under way; None at the end."""
-        with self._changed:
-            while True:
-                free = [index for index in self._waiting if index not in self._running]
-                if free or self._closed:
-                    now = self._clock()
-                    return min(free, key=lambda index: self._used[index].now(now), default=None)
-                self._changed.wait()
-
-    def _run(self, index: int) -> None:
-        with self._changed:
-            if index not in self._waiting or index in self._running:
-                return
-            step, begin = self._waiting.pop(index)
+    def _next(self) -> tuple[Step, BeginStep] | None:
+        with self._lock:
+            now = self._clock()
+            free = [index for index in self._waiting if index not in self._running]
+            if not free:
+                return None
+            index = min(free, key=lambda index: self._used[index].now(now))
             self._running.add(index)
-        started = self._clock()
-        inputs: Inputs | None = None
-        error: Exception | None = None
-        try:
-            inputs = self._prepare(begin)
-        except Exception as problem:
-            error = problem
-        now = self._clock()
-        with self._changed:
-            self._used[index].add(now - started, now)
-            self._finished.append(Prepared(step, inputs, error, now - started))
-            self._running.discard(index)
-            self._changed.notify()
-        self._done()
+            return self._waiting.pop(index)

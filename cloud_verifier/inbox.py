@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from cloud_verifier import config
 from cloud_verifier.events import Begun, Events
-from cloud_verifier.kv_admission import NoRoom
+from cloud_verifier.kv_admission import LEAST_WAIT_S, MOST_WAIT_S, NoRoom
+from cloud_verifier.limits import Rate
 from cloud_verifier.outbox import Outbox
-from cloud_verifier.quotas import Quotas
 from cloud_verifier.scheduler import Refused, Scheduler
 from cloud_verifier.session_lifecycle import SessionLifecycle
 from cloud_verifier.sessions import Session, SessionTable, message_of
@@ -16,6 +17,35 @@ from cloud_verifier.step_admission import StepAdmission
 from speculation import wire
 
 _log = logging.getLogger("cloud_verifier")
+
+BURST_S = 4.0
+"""A client may use so many seconds' worth at once."""
+
+
+class Quotas:
+    """Holds clients to what they may use a second: who uses more is asked to come back when it is paid off.
+
+    It counts by user: a client or, without keys, a session. Times are seconds on any clock.
+    """
+
+    def __init__(self, settings: config.Quotas) -> None:
+        rates = {"steps": settings.steps_per_s, "bytes": settings.bytes_per_s}
+        rates["draft tokens"] = settings.draft_tokens_per_s
+        self._rates = {what: Rate(rate, BURST_S) for what, rate in rates.items() if rate}
+
+    def use(self, what: str, user: object, amount: float, now: float) -> None:
+        """Enter a use of `steps`, `bytes` or `draft tokens`, whether or not the quota allows it."""
+        if what in self._rates:
+            self._rates[what].use(user, amount, now)
+
+    def check(self, user: object, now: float, *kinds: str) -> None:
+        """Raise NoRoom, with the quota's flag and a time to come back, where one of these kinds is used up."""
+        for what in kinds:
+            rate = self._rates.get(what)
+            if rate is not None and (wait := rate.wait(user, now)) > 0.0:
+                flag = f"--{what.replace(' ', '-')}-per-s"
+                text = f"this robot's quota of {rate.rate:g} {what} a second is used up ({flag})"
+                raise NoRoom(text, min(MOST_WAIT_S, max(LEAST_WAIT_S, wait)))
 
 
 class Inbox:
@@ -79,7 +109,6 @@ class Inbox:
             self._outbox.refuse(peer, wire.Fault(wire.FaultCode.INTERNAL, text, getattr(message, "step", None)))
             if session is not None:
                 self._outbox.end(self._scheduler.end(session.index), "failed")
-                self._outbox.drop_early(session.index)
 
     def _dispatch(self, session: Session, message: wire.AnyMessage) -> None:
         if isinstance(message, wire.Draft):
@@ -88,9 +117,7 @@ class Inbox:
             self._begin(session, message)
         elif isinstance(message, wire.EndStep):
             step = self._scheduler.end(session.index, message.step)
-            if step is not None:
-                self._outbox.drop_early(session.index)
-                self._outbox.end(step, "cancelled", f"ended by the edge: {message.reason[:100]}")
+            self._outbox.end(step, "cancelled", f"ended by the edge: {message.reason[:100]}")
         elif isinstance(message, wire.Fetch):
             for commit in self._scheduler.fetch(session.index, message):
                 self._outbox.send(session, commit)
@@ -130,7 +157,6 @@ class Inbox:
         )
         step = self._scheduler.step(session.index)
         if step is not None and step is not before:
-            self._outbox.drop_early(session.index)
             self._outbox.end(before, "superseded")
             self._emit(Begun(step, session, now))
             if step.pending:

@@ -119,9 +119,17 @@ class Row:
         """Return what judges the draft, at the last layer or `early`, at an exit."""
         return self.sampling.rule(self.digest, self.evidence, early)
 
-    def with_draft(self, tokens: tuple[int, ...], parents: tuple[int, ...]) -> Row:
-        """Return the row with the draft that it asked for."""
-        return replace(self, tokens=tokens, parents=parents, self_draft=0, self_depth=0)
+    def lengthened(self, forced_tokens: int, max_draft: int) -> Row:
+        """Return the row with a draft that goes on where the grammar has settled the text: that costs no pass.
+
+        By `forced_tokens` at most, to `max_draft` in all. Not where a rule judges nothing but what was sampled, nor
+        before a draft of the verifier's own is made.
+        """
+        if self.constraint is None or self.sampling.one_chain or self.self_draft:
+            return self
+        most = min(forced_tokens, max_draft - len(self.tokens))
+        tokens, parents = self.constraint.spelled(self.tokens, self.parents, most)
+        return replace(self, tokens=(*self.tokens, *tokens), parents=(*self.parents, *parents))
 
 
 @dataclass(frozen=True)

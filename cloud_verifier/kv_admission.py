@@ -62,9 +62,9 @@ class KvAdmission:
     The sum of what is held never exceeds `blocks`.
     """
 
-    def __init__(self, blocks: int, seed: int = 0) -> None:
+    def __init__(self, blocks: int) -> None:
         self.blocks = blocks
-        self._dice = random.Random(seed)
+        self._dice = random.Random(0)
         self._held: dict[int, tuple[int, float]] = {}
         """How many blocks a row holds, and since when."""
         self._line: dict[int, _Waiting] = {}

@@ -13,11 +13,11 @@ commit. Times are seconds on one clock that is given; no torch, no socket.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from cloud_verifier.acceptance_stats import AcceptanceStats, PassVerdict, TokenAcceptance
 from cloud_verifier.choice import Act, Choice
-from cloud_verifier.draft_wait import Part, over_decoding, over_drafting
 from cloud_verifier.estimator import Costs
 from cloud_verifier.server_draft.value import OWN_DEPTH, OWN_TOKENS
 from cloud_verifier.tree import Tree
@@ -37,6 +37,24 @@ _WHOLE = 0.98
 _TRIES, _OWN_TRIES = 2, 3
 """How many verifications of one token a lost stake must leave room for: a step that has none left can only decode. Of
 the verifier's own drafts, which may be all that a step ever has, more."""
+
+
+class Part(NamedTuple):
+    """A part is what a pass over the first `size` tokens of a draft, or over a draft so deep, brings and takes."""
+
+    size: int
+    tokens: float
+    """Tokens E that it commits."""
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second."""
+        return self.tokens / self.seconds
+
+
+Worth = Callable[[float], float]
+"""What waiting until a deadline, in seconds from now, is worth."""
 
 
 class Ledger:
@@ -69,12 +87,13 @@ class Ledger:
             self._usual += (0.25 if self._usual else 1.0) * (self._committed - self._usual)
         self._prompt = cached
         self._committed, self._plain, self._waiting_since = 0, 0.0, None
-        self.stats.on_begin()
+        self.stats.delays.clear()
+        self.stats.throughput.clear()
 
     def pause(self) -> None:
         """The edge is gone or back: no wait is under way."""
         self._waiting_since = None
-        self.stats.on_pause()
+        self.stats.throughput.clear()
 
     @property
     def waits(self) -> bool:
@@ -101,7 +120,6 @@ class Ledger:
         machine ran other steps is not charged.
         """
         waited = self._waited(now)
-        self.stats.on_start(choice.declined)
         self._plain = min(self._committed - self.credit(now), self._committed + 1.0 + self.lent)
         self._waiting_since, self._min_tokens_per_s = None, choice.min_tokens_per_s
         return waited
@@ -163,11 +181,7 @@ class Ledger:
     @property
     def drafts_pay(self) -> bool:
         """Whether a draft like the latest ones would commit more per second than decoding alone."""
-        return self._expected(self._next_gains()) is not None
-
-    def expected(self, tree: Tree) -> float:
-        """Return how many tokens verifying a draft of the edge is expected to commit."""
-        return self.stats.edge.expected(tree.parents)[-1]
+        return self._best(self._next_gains()).size > 0
 
     def choose(
         self, draft: Tree | None, hint: Tree | None, now: float, room: int = 0, prefilled: bool = True
@@ -315,11 +329,6 @@ class Ledger:
             return parts[0]
         return next(part for part in reversed(parts) if part.rate >= whole * best)
 
-    def _expected(self, gains: Sequence[float]) -> Part | None:
-        """Return depth, E and T_v of the draft that comes next, None where it will not pay; see `_wait`."""
-        best = self._best(gains)
-        return best if best.size else None
-
     def _next_gains(self) -> list[float]:
         """Return the tokens E that the first 0, 1, 2, ... levels of the next draft commit if it is as deep as usual."""
         depth = max(1, round(self.stats.depth))
@@ -332,8 +341,8 @@ class Ledger:
         now + d + T_v <= t0 + (N + 1) T_d.
         """
         gains, delays = self._next_gains(), self.stats.delays.remaining(now)
-        expected = self._expected(gains) if delays else None
-        if expected is None:
+        expected = self._best(gains)
+        if not (delays and expected.size):
             return 0.0
         longest = (self.credit(now) + self.lent + 1.0 + _SLACK) * self._decode_s / self._caution - expected.seconds
         if act is Act.SELF:  # nobody knows for how long a robot is late: no longer than a draft here would take
@@ -361,3 +370,75 @@ class Ledger:
     def _caution(self) -> float:
         """Ratio of a slow pass to a fast one: what is spent beyond a plain decode is multiplied by it."""
         return 1.0 + self._estimates.spread
+
+
+# --- what waiting for a robot's next draft is worth, of which a deadline is the longest
+
+
+def over_drafting(own: Part, expected: Part, delays: Sequence[float], rate: float) -> Worth:
+    """Return the worth of a deadline where a draft is made beside the target when it passes.
+
+    A draft that never comes counts as one more remembered delay.
+
+    A pass is worth its tokens, less what the session makes of the same seconds at its `rate` (average reward; Howard,
+    1960). It verifies the `expected` draft where that comes in time, else the verifier's `own`.
+    """
+    verify, draft = (part.tokens - rate * part.seconds for part in (expected, own))
+
+    def worth(deadline: float) -> float:
+        waits = [min(delay, deadline) for delay in (*delays, math.inf)]
+        came = sum(delay <= deadline for delay in delays)
+        return (came * verify + (len(waits) - came) * draft - rate * sum(waits)) / len(waits)
+
+    return worth
+
+
+def over_decoding(
+    alone: Part, expected: Part, gains: Sequence[float], delays: Sequence[float], price: float, decode_s: float
+) -> Worth:
+    """Return the worth of a deadline d where the step decodes, or verifies a hint, when it passes.
+
+    A renewal-reward comparison: with P = P(X <= d) for the draft's remaining delay X, a cycle commits
+    P E + (1 - P) G tokens in E[min(X, d)] + P T_v + (1 - P) H seconds and P + (1 - P) n passes, where going on
+    alone commits G in H seconds and n passes (`_alone`). It is worth (tokens - price x passes) per second, but
+    nothing where it is slower than decoding alone (`decode_s` a token), whatever the price. `gains` are the tokens that
+    the first 0, 1, 2, ... levels of the expected draft commit.
+    """
+    cycle = _alone(alone, expected, gains)
+
+    def worth(deadline: float) -> float:
+        waits = [min(delay, deadline) for delay in (*delays, math.inf)]
+        late = [delay - deadline for delay in (*delays, math.inf) if delay > deadline]
+        came = 1.0 - len(late) / len(waits)
+        reward, seconds, passes = (sum(column) / len(waits) for column in zip(*map(cycle, late), strict=True))
+        reward += came * expected.tokens
+        seconds += came * expected.seconds + sum(waits) / len(waits)
+        if deadline and reward * decode_s < seconds * (1.0 - _SLACK):
+            return -math.inf
+        value: float = (reward - price * (passes + came)) / seconds
+        return value
+
+    return worth
+
+
+def _alone(alone: Part, expected: Part, gains: Sequence[float]) -> Callable[[float], tuple[float, float, float]]:
+    """Return a function of the draft's delay: tokens, seconds and passes of going on alone until it comes.
+
+    With g tokens in T seconds it does so in n = ceil(delay/T) passes, after which the draft is still usable where its
+    first n g tokens are right, with probability p: n g + p (1 + tokens accepted behind these) tokens in n T + p T_v
+    seconds. A draft that comes too late for that does not count.
+    """
+    depth = len(gains) - 1
+    cycles = []
+    for count in range(1, int(depth / alone.tokens) + 1):
+        passed = min(depth, round(count * alone.tokens))
+        usable = gains[passed] - gains[passed - 1] if passed else 1.0
+        tokens = count * alone.tokens + usable + gains[-1] - gains[passed]
+        cycles.append((tokens, count * alone.seconds + usable * expected.seconds, count + usable))
+    never = (alone.tokens, alone.seconds, 1.0)
+
+    def cycle(delay: float) -> tuple[float, float, float]:
+        passes = delay / alone.seconds
+        return cycles[max(0, math.ceil(passes) - 1)] if passes <= len(cycles) else never
+
+    return cycle

@@ -117,17 +117,10 @@ class FloodFilter(logging.Filter):
     common limit alone.
     """
 
-    def __init__(
-        self,
-        rate: float = LINES_PER_S,
-        burst: int = LINES_AT_ONCE,
-        clock: Callable[[], float] = time.monotonic,
-        peer_rate: float = PEER_LINES_PER_S,
-        peer_burst: int = PEER_LINES_AT_ONCE,
-    ) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
-        self._allowance = Rate.counted(rate, burst)
-        self._peers = Rate.counted(peer_rate, peer_burst)
+        self._allowance = Rate.counted(LINES_PER_S, LINES_AT_ONCE)
+        self._peers = Rate.counted(PEER_LINES_PER_S, PEER_LINES_AT_ONCE)
         self._clock = clock
         self._lock = threading.Lock()
         self._kept_back = 0

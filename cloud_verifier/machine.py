@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from cloud_verifier.config import Limits
-from cloud_verifier.estimator import Costs, Estimator
+from cloud_verifier.estimator import Costs, DraftCosts, Estimator
 from cloud_verifier.interfaces import DraftEngine, Engine, ModelInfo
-from cloud_verifier.server_draft.costs import DraftCosts
 from speculation.pass_cost import PassCost
 from speculation.profiles import RAW, DeviceProfile
 

@@ -75,7 +75,7 @@ class Outbox:
         """End a session and the step that it has under way; its row is free."""
         self.end(self._scheduler.end(session.index), "lost", why)
         self._figures.closed(session.number)
-        self._exits.close(session.index)
+        self._exits.overtake(session.index)
         self._scheduler.forget(session.index)
         if session.peer is not None:
             self._mailbox.forget(session.peer)
@@ -95,17 +95,13 @@ class Outbox:
 
     def send_features(self, step: Step, position: int) -> None:
         """Send what a robot that asks for it continues its drafts from, with an answer of so many tokens."""
-        features = step.known_features(position)
+        features = step.features.message(step.number, step.answer.tokens[:position])
         if features is not None:
             self.send_to(step, features)
 
     def queue_early(self, step: Step, early: wire.EarlyTokens) -> None:
         """Let an exit's verdict leave when it is its turn."""
         self._exits.push(step.index, early)
-
-    def drop_early(self, index: int) -> None:
-        """Drop the early tokens of a row that have not left: they are of a step that is over."""
-        self._exits.overtake(index)
 
     def send_commit(self, step: Step, commit: wire.Commit) -> None:
         """Send a commit, which overtakes what exits said of its pass and may end the step."""
@@ -155,14 +151,13 @@ class Outbox:
 
     def send_evicted(self, index: int) -> None:
         """End the step of a row whose memory others got. Its edge begins it again where it stands, when it goes on."""
-        step, session = self._scheduler.evict(index), self._sessions.of_index(index)
+        step = self._scheduler.evict(index)
         self.evicted += 1
         self._figures.count(series.PREEMPTIONS)
-        self._exits.overtake(index)
         self.end(step, "evicted")
-        if step is not None and session is not None and session.peer is not None:
+        if step is not None:
             text = "the step waited for long and its memory is with others; send Hello and BeginStep again"
-            self.refuse(session.peer, wire.Fault(wire.FaultCode.NO_SESSION, text, step.number))
+            self._refuse(step, wire.FaultCode.NO_SESSION, text)
 
     def silent_rows(self) -> set[int]:
         """Return the rows of robots that were silent for long, although all that they sent was read."""
@@ -181,15 +176,22 @@ class Outbox:
         how = "failed" if code is wire.FaultCode.INTERNAL else "refused"
         self._events.emit(Ended(step, how, self._clock()))
         self._exits.overtake(step.index)
+        self._refuse(step, code, text)
+
+    def _refuse(self, step: Step, code: wire.FaultCode, text: str) -> None:
         session = self._sessions.of_index(step.index)
         if session is not None and session.peer is not None:
             self.refuse(session.peer, wire.Fault(code, text, step.number))
 
     def end(self, step: Step | None, how: str, why: str = "") -> None:
-        """Note once how a step ended (one of `monitoring.series.REASONS`; `why`: in other words)."""
-        if step is None or step.logged:
+        """Drop the early tokens of a step that is over and note, once, how it ended.
+
+        `how` is one of `monitoring.series.REASONS`; `why` says it in other words.
+        """
+        if step is None:
             return
+        self._exits.overtake(step.index)
         session = self._sessions.of_index(step.index)
-        if session is not None:
+        if session is not None and not step.logged:
             step.logged = True
             self._events.emit(Ended(step, how, self._clock(), session, why))

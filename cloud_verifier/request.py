@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec.structs import asdict
 
 from speculation.sampling import GREEDY, SamplingScheme
 from speculation.service_classes import INTERACTIVE, ServiceClass
-from speculation.wire import TRACE_BYTES, BeginStep, Idle, begin_digest
+from speculation.wire import TRACE_BYTES, BeginStep, begin_digest
 
 
-@dataclass(frozen=True)
-class Request:
-    """A request is what was asked, without prompt and frames.
+class Request(BeginStep, frozen=True, kw_only=True):
+    """A request is what was asked, without prompt, frames and the tokens that came along.
 
     A robot that comes back asks again, so a step's request is replaced. Times are seconds on the server's clock.
     """
 
-    number: int
-    """Number that the robot gave the step."""
     index: int
     """Row of the engine that holds the step's keys and values; a session has the same one from step to step."""
-    max_tokens: int
-    key: int
-    """Key of the step's random draws."""
-    idle: Idle
-    """What the verifier does while no draft is at hand."""
-    early: bool
-    """Whether early tokens are of use to the robot."""
     deadline: float
     """When the answer is worth nothing any more."""
-    round_trip_s: float
-    self_draft: int
-    """Tokens that the draft model beside the target proposes for each pass; 0: the robot drafts."""
-    self_depth: int
-    """Levels of the tree that these make; 0: a chain."""
-    features: bool
-    """Whether the robot continues its drafts from the target's features."""
-    trace: bytes
     sampling: SamplingScheme = GREEDY
     service_class: ServiceClass = INTERACTIVE
 
@@ -50,11 +32,8 @@ class Request:
         service_class: ServiceClass = INTERACTIVE,
     ) -> Request:
         """Return what a message asks for that came now. Sampling and class are its session's."""
-        return cls(
-            begin.step, index, begin.max_tokens, begin.key, begin.idle, begin.early, now + begin.time_left,
-            begin.round_trip_s, begin.self_draft, begin.self_depth, begin.features, begin.trace, sampling,
-            service_class,
-        )  # fmt: skip
+        asked = asdict(begin) | {"prompt": "", "jpeg": b"", "committed": [], "hints": []}
+        return cls(**asked, index=index, deadline=now + begin.time_left, sampling=sampling, service_class=service_class)
 
     @property
     def trace_id(self) -> str:

@@ -15,10 +15,10 @@ from cloud_verifier.batching import Traffic, best_batch, best_wait
 from cloud_verifier.choice import Act, Choice
 from cloud_verifier.config import Limits, Scheduling
 from cloud_verifier.estimator import Costs
-from cloud_verifier.feature_log import FeatureLog
 from cloud_verifier.interfaces import ModelInfo
 from cloud_verifier.ledger import Ledger
 from cloud_verifier.policies import POLICIES, Batch, Budget
+from cloud_verifier.prefill import FeatureLog
 from cloud_verifier.request import Request, empty_digest
 from cloud_verifier.server_draft.value import OWN_TOKENS
 from cloud_verifier.step import Step, StepSettings
@@ -163,8 +163,9 @@ class Scheduler:
             return step.repeat(len(begin.committed), 0)
         answer = Answer(digest, begin.max_tokens, self._model.eos, grammar)
         answer.append(begin.committed)
-        log = FeatureLog(self._model.prompt_features) if features and begin.features else None
-        ledger = self._ledgers.setdefault(index, self._new_ledger())
+        log = FeatureLog(self._model.prompt_features if features and begin.features else None)
+        new = Ledger(self.costs, self._settings.pass_price, min(OWN_TOKENS, self._max_draft))
+        ledger = self._ledgers.setdefault(index, new)
         step = self._steps[index] = Step(request, answer, ledger, begin.hints, log, self._step_settings, now)
         return step.repeat(answer.position, 0)
 
@@ -266,13 +267,12 @@ class Scheduler:
         if forward_s is None:
             return True
         steps = [(self._steps[row], tree) for row, tree in drafts.items() if row in self._steps]
-        further = sum(step.further(tree, spent_s, forward_s, now) for step, tree in steps)
+        if any(step.request.idle is not Idle.LEDGER for step, _ in steps):  # its robot has set the size of its draft
+            return True
+        further = sum(step.ledger.further(tree, spent_s, forward_s, now) for step, tree in steps)
         return further > self._min_tokens_per_s * forward_s
 
     # --- checks
-
-    def _new_ledger(self) -> Ledger:
-        return Ledger(self.costs, self._settings.pass_price, min(OWN_TOKENS, self._max_draft))
 
     def _by_itself(self, begin: BeginStep) -> BeginStep:
         """Return a step that is drafted for here as one that never waits for its edge. Raises Refused."""

@@ -12,23 +12,21 @@ import time
 from collections.abc import Callable
 
 from cloud_verifier.config import ServerConfig
-from cloud_verifier.declared_times import paced_machine
-from cloud_verifier.draining import Draining
+from cloud_verifier.declared_times import DeclaredTimes
 from cloud_verifier.events import Events
 from cloud_verifier.executor import Executor
 from cloud_verifier.exit_queue import ExitQueue
 from cloud_verifier.image_decoding import ImageDecoding
-from cloud_verifier.inbox import Inbox
+from cloud_verifier.inbox import Inbox, Quotas
 from cloud_verifier.interfaces import Post
 from cloud_verifier.kv_admission import KvAdmission
 from cloud_verifier.machine import Machine
 from cloud_verifier.monitoring import series
 from cloud_verifier.monitoring.figures import Figures, Phase, figures_of
 from cloud_verifier.outbox import Outbox
-from cloud_verifier.quotas import Quotas
 from cloud_verifier.scheduler import Scheduler
-from cloud_verifier.session_lifecycle import SessionLifecycle
-from cloud_verifier.sessions import SILENT_S, SessionTable
+from cloud_verifier.session_lifecycle import DRAINING, SessionLifecycle
+from cloud_verifier.sessions import SILENT_S, Session, SessionTable
 from cloud_verifier.slo import Membership, SloAttainment, Standing
 from cloud_verifier.step_admission import StepAdmission, preparer
 from cloud_verifier.step_log import Spans, StepLog
@@ -47,7 +45,7 @@ WORKING_S = 0.5
 """How often a robot that gets no commit hears that the verifier works for it: far below its patience."""
 HELD_UP_S = 0.3
 """For so long no message is read before a thread says in place of the server's own that it works."""
-STOPPED = "the verifier was stopped"
+STOPPED, SHED = "the verifier was stopped", "others have more room"
 
 
 class Server:
@@ -70,7 +68,7 @@ class Server:
         """
         self._mailbox, self._clock, self._membership = mailbox, clock, membership
         limits = config.limits
-        self._sessions = SessionTable(limits.max_sessions, limits.idle_s)
+        self._sessions = SessionTable(limits.max_sessions)
         self._scheduler = Scheduler(machine.serves(limits), config.scheduling, limits, machine.costs())
         self._memory = KvAdmission(machine.engine.blocks)
         early = config.early
@@ -80,8 +78,10 @@ class Server:
         spans = [Spans(trace).take] if trace is not None else []
         events = Events(self.figures.take, self.step_log.take, self._attainment.take, *spans)
         self.outbox = Outbox(mailbox, self._sessions, self._scheduler, self._exits, self.figures, events, clock)
-        paced = paced_machine(machine, self._attend_until, clock)
-        self._executor = Executor(paced, self._scheduler, self._memory, self.outbox, events, self._attend, clock)
+        times = DeclaredTimes(machine.profile, self._attend_until, clock)
+        self._executor = Executor(
+            machine, times, self._scheduler, self._memory, self.outbox, events, self._attend, clock
+        )
         self._decoding = ImageDecoding(preparer(machine, limits), mailbox.notify, preparation_threads, clock)
         self._admission = StepAdmission(
             machine, limits.max_draft, self._decoding, self._scheduler, self._memory, self.outbox, self._executor, clock
@@ -93,7 +93,11 @@ class Server:
             self._sessions, self._scheduler, Quotas(config.quotas), self._admission, self._lifecycle, self.outbox,
             events, clock,
         )  # fmt: skip
-        self._draining = Draining(self._sessions, self._scheduler, self.outbox, self._lifecycle, limits.drain_s, clock)
+        self._drain_s = limits.drain_s
+        self._drained_at: float | None = None
+        """When robots that are still here are sent elsewhere in the midst of their answers."""
+        self._to_shed = 0
+        """Robots that are to go elsewhere although this verifier goes on."""
         self._stopping = False
         self._begun_at = clock()
         self._reported_at = self._begun_at - REPORT_S
@@ -105,7 +109,7 @@ class Server:
         While an image or a layer takes long, a thread tells robots that their verifier works, for `hang_s` seconds at
         most: what takes longer hangs. None: nobody does, as for a `Post` that may be used by one thread only.
         """
-        if not self._draining.begun:  # as soon as the models were there
+        if not self._lifecycle.is_draining:  # as soon as the models were there
             self.figures.phase = Phase.SERVING
         ended = threading.Event()
         if hang_s is not None:
@@ -140,33 +144,60 @@ class Server:
         Each goes when its answer is done, after `drain_s` at once. Where `drain_s` is 0 this is `stop`, but for one of
         a cluster. Safe to call again, from a signal handler and in any thread.
         """
-        self._draining.begin()
+        self._lifecycle.is_draining = True
         self.figures.phase = Phase.DRAINING
-        self._stopping = self._stopping or not (self._draining.seconds or self._membership is not None)
+        self._stopping = self._stopping or not (self._drain_s or self._membership is not None)
 
     def shed(self, robots: int) -> None:
         """Send so many robots elsewhere, each when its answer is done. Safe to call in any thread."""
-        self._draining.shed(robots)
+        self._to_shed = robots
 
     def turn(self) -> None:
         """Read messages, then do the most urgent piece of work, or wait for some."""
         got_messages = self._attend()
         self._lifecycle.expire()
         self._admission.turn()  # no pass is under way, so a row may begin anew
-        if self._draining.turn():
-            self._stopping = True
+        self._send_away()
         batch = self._scheduler.next(self._clock())
         for step in batch.encodes:
             self._executor.encode(step)
         if batch.chunks or batch.choices:
             self._executor.run(batch)
-        reads = self._executor.reads
-        if not self._scheduler.image_waits:  # between two forwards is one image at most, the target's before another
-            self._executor.read_on()
+        # Between two forwards is one image at most, the target's before another.
+        reads = not self._scheduler.image_waits and self._executor.read_on()
         if not (got_messages or batch or reads or self._stopping):
             now = self._clock()
             times = [t for t in (now + IDLE_WAIT_S, batch.again, self._exits.next_time(now)) if t is not None]
             self._mailbox.wait(min(times) - now)
+
+    # --- robots that go elsewhere
+
+    def _send_away(self) -> None:
+        """Send elsewhere who is to go and may go now, between two answers or when it is time."""
+        if self._lifecycle.is_draining:
+            self._drain_on()
+        for session in self._sessions.all if self._to_shed else ():
+            if self._to_shed and session.peer is not None and self._is_between_answers(session):
+                self._to_shed -= 1
+                self._lifecycle.send_away(session, SHED)
+
+    def _drain_on(self) -> None:
+        """Send away all that may go now; where none is left, `run` is to return."""
+        now = self._clock()
+        if self._drained_at is None:
+            self._drained_at = now + self._drain_s
+            _log.info("draining: %d robots go elsewhere, within %g s", len(self._sessions), self._drain_s)
+            for session in self._sessions.all:
+                if not self._is_between_answers(session):  # nobody waits for a robot that is gone
+                    self.outbox.send(session, wire.Ping(0), droppable=True)
+        for session in self._sessions.all:
+            if session.peer is None or self._is_between_answers(session) or now >= self._drained_at:
+                self._lifecycle.send_away(session, DRAINING)
+        self._stopping = self._stopping or not len(self._sessions)
+
+    def _is_between_answers(self, session: Session) -> bool:
+        step = self._scheduler.step(session.index)
+        return step is None or step.done
 
     # --- time: messages and early tokens go on while the engine, or a declared delay, takes its time
 
@@ -237,7 +268,7 @@ class Server:
         memory = 1.0 - self._memory.free / self._memory.blocks
         # Those of robots that are gone make room for others, see `SessionLifecycle`.
         here = sum(each.peer is not None and now - each.last_received <= SILENT_S for each in self._sessions.all)
-        return Standing(here, memory, promises.utilisation(now), promises.late(now), self._draining.begun)
+        return Standing(here, memory, promises.utilisation(now), promises.late(now), self._lifecycle.is_draining)
 
     def _publish(self, now: float) -> None:
         """Publish the figures, with what others keep."""

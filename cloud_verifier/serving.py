@@ -8,7 +8,7 @@ import signal
 import time
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cloud_verifier.config import ServerConfig, StartError
 from cloud_verifier.interfaces import ModelInfo
@@ -91,13 +91,16 @@ def _serve(
     costs = (measured.cost, measured.encoding) if measured else ()
     machine = Machine(engine, server_draft, profile, *costs)
     server = Server(machine, config, frontend, time.monotonic, figures, trace, member, THREADS)
-    health.describe(**_about(engine.model, config))
+    info = engine.model
+    health.describe(
+        model=info.name, fingerprint=info.fingerprint, layers=info.num_layers, exit_layers=list(info.exit_layers),
+        device=config.model.device, dtype=config.model.dtype, policy=config.scheduling.policy,
+    )  # fmt: skip
     if member is None:
         signal.signal(signal.SIGTERM, lambda *_: server.drain())
         signal.signal(signal.SIGINT, lambda *_: server.stop())
     else:  # in a thread of its actor, which takes the signals
         member.serves_at(frontend.address, partial(public_key, config.link.keys), server.drain, server.shed)
-    info = engine.model
     _log.info(
         "serving %s (%s, %.1f M parameters, %d layers, exits after %s) in %s on %s at %s, profile %s",
         info.name, info.fingerprint, sum(weight.numel() for weight in vlm.model.parameters()) / 1e6, info.num_layers,
@@ -143,19 +146,6 @@ def load_engines(config: ServerConfig) -> tuple[Vlm, VlmEngine, ServerDraft | No
     )
     _log.info("%s drafts beside the target: for mode server_sd, and mode full where it is faster", server_draft.name)
     return vlm, engine, server_draft
-
-
-def _about(model: ModelInfo, config: ServerConfig) -> dict[str, Any]:
-    """Return what `/version` shows of a loaded model."""
-    return {
-        "model": model.name,
-        "fingerprint": model.fingerprint,
-        "layers": model.num_layers,
-        "exit_layers": list(model.exit_layers),
-        "device": config.model.device,
-        "dtype": config.model.dtype,
-        "policy": config.scheduling.policy,
-    }
 
 
 def compile_grammars(model: ModelInfo) -> None:

@@ -39,7 +39,7 @@ class SessionLifecycle:
         clock: Callable[[], float],
     ) -> None:
         self._machine, self._model = machine, machine.serves(config.limits)
-        self._max_draft = config.limits.max_draft
+        self._max_draft, self._idle_s = config.limits.max_draft, config.limits.idle_s
         self._sessions_per_client = config.quotas.sessions_per_client
         self._mailbox, self._sessions, self._memory, self._outbox = mailbox, sessions, memory, outbox
         self._membership, self._clock = membership, clock
@@ -85,15 +85,19 @@ class SessionLifecycle:
         session.service_class = hello.service_class
         session.features = bool(hello.features)
         drafts = self._machine.draft_engine is not None
-        self._outbox.send(session, welcome(session, self._model, self._max_draft, self._machine.profile.name, drafts))
+        self._outbox.send(
+            session, welcome(session.token, self._model, self._max_draft, self._machine.profile.name, drafts)
+        )
 
     def expire(self) -> None:
         """Close the sessions whose robots lost their key or were silent for too long."""
         for client in self._mailbox.revoked():
             for session in self._sessions.of_client(client):
                 self.close(session, "its robot's key was taken back")
-        for session in self._sessions.expired(self._clock()):
-            self.close(session, f"silent for {self._sessions.idle_s:g} s")
+        now = self._clock()
+        for session in self._sessions.all:
+            if now - session.last_seen > self._idle_s:
+                self.close(session, f"silent for {self._idle_s:g} s")
 
     def send_away(self, session: Session, why: str) -> None:
         """Close a session and tell its robot to ask for another verifier."""

@@ -105,13 +105,13 @@ def refusal(hello: Hello, model: ModelInfo) -> Fault | None:
     return None
 
 
-def welcome(session: Session, model: ModelInfo, max_draft: int, profile: str, server_draft: bool = False) -> Welcome:
-    """Return what describes this verifier to a session's edge: its model, and the name of a declared profile.
+def welcome(token: str, model: ModelInfo, max_draft: int, profile: str, server_draft: bool = False) -> Welcome:
+    """Return what describes this verifier to the edge of the session with this token.
 
-    `server_draft`: whether a draft model stands beside the target.
+    That is its model, the name of a declared profile, and whether a draft model stands beside the target.
     """
     return Welcome(
-        session=session.token,
+        session=token,
         model=model.fingerprint,
         tokenizer=model.tokenizer_fingerprint,
         vocabulary=model.vocabulary,
@@ -133,20 +133,18 @@ def welcome(session: Session, model: ModelInfo, max_draft: int, profile: str, se
 
 def check_welcome(model: ModelInfo, max_draft: int, profile: str) -> None:
     """Raise ValueError, naming the field, for a verifier whose `Welcome` no edge could read."""
-    greeting = welcome(Session(0, secrets.token_hex(8), 0, None, 0.0, 0.0), model, max_draft, profile)
     try:
-        check_tokens(decode(encode(greeting)), model.vocabulary)
+        check_tokens(decode(encode(welcome("", model, max_draft, profile))), model.vocabulary)
     except WireError as error:
         text = str(error).removeprefix("malformed message: ")
         raise ValueError(f"no robot could read what this verifier is ({text}); change that of {model.name}") from None
 
 
 class SessionTable:
-    """The table has at most `limit` sessions, one a peer, each on an engine row; idle ones expire after `idle_s`."""
+    """The table has at most `limit` sessions, one a peer, each on an engine row."""
 
-    def __init__(self, limit: int, idle_s: float) -> None:
+    def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.idle_s = idle_s
         self.opened = 0
         self._sessions: dict[int, Session] = {}
         self._peers: dict[bytes, Session] = {}
@@ -207,7 +205,3 @@ class SessionTable:
         """Drop a session; its row is free."""
         self.detach(session)
         self._sessions.pop(session.index, None)
-
-    def expired(self, now: float) -> list[Session]:
-        """Return the sessions that were idle for too long."""
-        return [s for s in self._sessions.values() if now - s.last_seen > self.idle_s]

@@ -9,19 +9,17 @@ Numbers: a token has an answer *position*; in a draft as it was sent it is a *no
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from cloud_verifier.acceptance_stats import PassVerdict
-from cloud_verifier.answer import Answer
+from cloud_verifier.answer import Answer, OpenToken
 from cloud_verifier.choice import Act, Choice
 from cloud_verifier.draft_buffer import DraftBuffer
-from cloud_verifier.edge_sampled_token import OpenToken
-from cloud_verifier.feature_log import FeatureLog
 from cloud_verifier.interfaces import Row, RowFeatures
 from cloud_verifier.ledger import Ledger
-from cloud_verifier.prefill import Prefill
+from cloud_verifier.prefill import FeatureLog, Prefill
 from cloud_verifier.request import Request
 from cloud_verifier.tree import NOTHING, ForeignDraft, Tree, continuation
 from cloud_verifier.usage import Usage
@@ -34,7 +32,6 @@ from speculation.wire import (
     Commit,
     Draft,
     EarlyTokens,
-    Features,
     Fetch,
     Idle,
     Stage,
@@ -47,8 +44,7 @@ FORCED_TOKENS = 8
 MAX_COMMIT = MAX_DRAFT_TOKENS + 1
 
 
-@dataclass(frozen=True)
-class StepSettings:
+class StepSettings(NamedTuple):
     """These are what the verifier's settings make of every step."""
 
     hint_tokens: int = HINT_TOKENS
@@ -82,9 +78,10 @@ class Step:
         `features`: takes the target's features for a robot that gets them.
         """
         self.request, self.answer, self.ledger = request, answer, ledger
-        self.settings = settings or StepSettings()
+        self._settings = settings or StepSettings()
         self.drafts = DraftBuffer(answer, hints)
-        self.prefill = Prefill(answer.position, features)
+        self.features = features or FeatureLog()
+        self.prefill = Prefill(answer.position, self.features)
         self.prefill.done = answer.done
         self.usage = Usage()
         self.begun_at = now
@@ -104,7 +101,6 @@ class Step:
         """What followed in an earlier answer, where a ledger may choose it."""
         self.logged = answer.done
         """Whether its end was logged, or needs no line."""
-        self._features = features
         self._base = answer.position
         self._waited_s = 0.0
         self._declined = NOTHING
@@ -118,7 +114,7 @@ class Step:
     @property
     def number(self) -> int:
         """Number that its edge gave it."""
-        return self.request.number
+        return self.request.step
 
     @property
     def index(self) -> int:
@@ -175,21 +171,6 @@ class Step:
         """Return what a pass computes for this choice."""
         return Load.row(choice.tokens, self.cached)
 
-    def known_features(self, position: int) -> Features | None:
-        """Return what its edge continues from with an answer of `position` tokens; None where it gets no features."""
-        return None if self._features is None else self._features.message(self.number, self.answer.tokens[:position])
-
-    @property
-    def prompt_features(self) -> int:
-        """Tokens at the prompt's end whose features its edge gets; 0 where it gets none."""
-        return 0 if self._features is None else self._features.prompt_tokens
-
-    def edge_s(self, choice: Choice) -> float:
-        """Return the seconds that a choice's draft took on the edge and both ways of the link: T_draft + T_network of
-        WISP, Eq. 6; 0 where the verifier goes on by itself."""
-        draft = self.drafts.get(choice.tree.round)
-        return 0.0 if draft is None else draft.draft_ms / 1e3 + self.request.round_trip_s
-
     def continues(self, begin: BeginStep, request: Request, digest: bytes) -> bool:
         """Whether `begin`, whose empty answer has `digest`, asks again for this very step, from a position that this
         answer has passed: under its number or, of an edge that had lost its link, the same question under the next one.
@@ -220,7 +201,7 @@ class Step:
             commits.append(
                 Commit(
                     self.number, round, start, tokens, answer.digests[end], self.done and last, passes=0,
-                    rest=rest if last else None, features=self._features_of(start, end),
+                    rest=rest if last else None, features=self.features.of(start, end),
                 )
             )  # fmt: skip
             start = end
@@ -228,21 +209,16 @@ class Step:
 
     def early(self, layer: int, verdict: Verdict, confidence: float) -> EarlyTokens | None:
         """Return an exit's verdict on the pass under way for the edge; None where the edge does not know its node."""
-        # Where the verifier proposes by itself, the edge knows no node but the root.
-        if self.tree.round == 0 and verdict.path:
+        tree, node, start = self.tree, self.tree.sent_node(verdict.path), self.answer.position + len(verdict.path)
+        if node is None:
             return None
-        if verdict.path and verdict.path[-1] >= len(self.tree.nodes):
-            return None
-        node = self.tree.nodes[verdict.path[-1]] if verdict.path else self.tree.origin
-        start = self.answer.position + len(verdict.path)
-        confidence = min(1.0, max(0.0, confidence))
-        return EarlyTokens(self.number, self.tree.round, start, node, verdict.token, layer, confidence)
+        return EarlyTokens(self.number, tree.round, start, node, verdict.token, layer, min(1.0, max(0.0, confidence)))
 
     # --- commands
 
     def resume(self, request: Request) -> None:
         """Take its edge's request for the step anew."""
-        if request.number != self.number:
+        if request.step != self.number:
             # Its rounds count from 1 again, and what a pass under way commits answers none of them.
             self.drafts.clear()
             self.tree = replace(self.tree, round=0)
@@ -263,8 +239,8 @@ class Step:
         ones, see `Prefill.wanted_features`.
         """
         done, prefill = self.prefill.advance(tokens), self.prefill
-        if self._features is not None and features is not None:
-            self._features.add(prefill.cached + 1 - len(features.tokens) - prefill.prompt_tokens, features)
+        if features is not None:
+            self.features.add(prefill.cached + 1 - len(features.tokens) - prefill.prompt_tokens, features)
         self.usage.prefill_s += seconds
         self.since = now
         if done:
@@ -306,11 +282,10 @@ class Step:
         """
         request, answer, tree = self.request, self.answer, choice.tree
         exits, chunk = request.early and choice.act is Act.VERIFY, self.prefill.left if self.pending else 0
+        self.ledger.stats.on_start(choice.declined)
         if request.idle is Idle.LEDGER and not chunk:
             self.usage.waited_s += self.ledger.start(choice, now)
             exits = exits or (request.early and self.ledger.drafts_pay)
-        else:
-            self.ledger.stats.on_start(choice.declined)
         row = Row(
             index=self.index,
             tokens=tree.tokens,
@@ -327,35 +302,26 @@ class Step:
             cached=self.cached,
             chunk=chunk,
             ends_prefill=chunk > 0,
-            features=0 if self._features is None else max(1, self.prefill.wanted_features(chunk)),
+            features=max(1, self.prefill.wanted_features(chunk)) if self.features.is_wanted else 0,
             constraint=answer.constraint,
         )
-        self.row = self._lengthened(row)
+        self.row = row.lengthened(self._settings.forced_tokens, self._settings.max_draft)
         self.act, self.tree, self._beside, self._waited_s = choice.act, tree, beside, max(0.0, now - self.since)
-        is_declined = Act.VERIFY in choice.declined and self.drafts.best is not None
-        self._declined = self.drafts.best or NOTHING if is_declined else NOTHING
+        self._declined = (self.drafts.best if Act.VERIFY in choice.declined else None) or NOTHING
         self.drafts.taken(tree)
         return self.row
 
-    def further(self, tree: Tree, spent_s: float, forward_s: float, now: float) -> float:
-        """Return the tokens that one level more would add to the draft that the verifier makes for it; see `Ledger`.
-
-        Infinity where the draft has a size that its robot has set.
-        """
-        return self.ledger.further(tree, spent_s, forward_s, now) if self.request.idle is Idle.LEDGER else math.inf
-
     def draft_here(self, tree: Tree, seconds: float = 0.0, now: float = 0.0) -> None:
-        """Let the pass under way verify a draft of the verifier's own, which took so long; the ledger may cut it."""
+        """Let the pass under way verify a draft of the verifier's own, which took so long; the ledger may cut it.
+
+        Where none can be made yet, `tree` is empty and it decodes.
+        """
         assert self.row is not None, "a draft for a pass that was not started"
         if self.request.idle is Idle.LEDGER:
             tree = self.ledger.drafted(tree, seconds, now)
         self.act, self.tree = Act.SELF if tree.tokens else Act.DECODE, tree
-        self.row = self._lengthened(self.row.with_draft(tree.tokens, tree.parents))
-
-    def not_drafted(self) -> None:
-        """Let the pass under way, for which no draft can be made yet, decode one token."""
-        assert self.row is not None, "no pass was started"
-        self.act, self.row = Act.DECODE, self._lengthened(self.row.with_draft((), ()))
+        row = replace(self.row, tokens=tree.tokens, parents=tree.parents, self_draft=0, self_depth=0)
+        self.row = row.lengthened(self._settings.forced_tokens, self._settings.max_draft)
 
     def accept(
         self, verdict: Verdict, now: float = 0.0, compute_s: float = 0.0, features: RowFeatures | None = None
@@ -374,7 +340,7 @@ class Step:
         answer.append([*(row.tokens[index] for index in verdict.path), *last])
         if verdict.rest is not None and not self.done:
             self.open = OpenToken(tree.round, verdict.rest)
-        elif answer.constraint is not None and self.settings.forced_tokens:
+        elif answer.constraint is not None and self._settings.forced_tokens:
             ending = answer.constraint.ending()
             answer.append(ending if answer.position - start + len(ending) <= MAX_COMMIT else [])
         self.row = None
@@ -382,8 +348,8 @@ class Step:
         self.drafts.settle()
         self._refresh()
         tokens = answer.tokens[start:]
-        if self._features is not None and features is not None:
-            self._features.add(start - (row.features if row.chunk else 0), features)
+        if features is not None:
+            self.features.add(start - (row.features if row.chunk else 0), features)
         first = self.usage.passes == 0
         self.usage.count(self.act, len(tokens))
         accepted = tuple(index for index in verdict.path if index < len(tree.tokens))
@@ -403,7 +369,7 @@ class Step:
             compute_s=compute_s,
             prefill_s=self.usage.prefill_s if first else 0.0,
             rest=None if self.open is None else self.open.part,
-            features=self._features_of(start, answer.position),
+            features=self.features.of(start, answer.position),
         )
 
     def fetch(self, fetch: Fetch) -> list[Commit]:
@@ -415,20 +381,6 @@ class Step:
         if rest is None:
             return []
         return [Commit(self.number, self.open.round, position, [], digest, False, passes=0, rest=rest)]
-
-    def _features_of(self, start: int, end: int) -> bytes:
-        return b"" if self._features is None else self._features.of(start, end)
-
-    def _lengthened(self, row: Row) -> Row:
-        """Return a row whose draft goes on where the grammar has settled the text: that costs no pass of its own.
-
-        Not where a rule judges nothing but what was sampled, nor before a draft of the verifier's own is made.
-        """
-        if row.constraint is None or row.sampling.one_chain or row.self_draft:
-            return row
-        most = min(self.settings.forced_tokens, self.settings.max_draft - len(row.tokens))
-        tokens, parents = row.constraint.spelled(row.tokens, row.parents, most)
-        return replace(row, tokens=(*row.tokens, *tokens), parents=(*row.parents, *parents))
 
     def _place(self, draft: Draft, evidence: Evidence) -> list[Commit]:
         answer, start = self.answer, draft.start
@@ -450,4 +402,4 @@ class Step:
 
     def _refresh(self) -> None:
         """Find the hint anew: the answer grew, or the step may use one from now on."""
-        self.hint = self.drafts.hint(self.settings.hint_tokens) if self.request.idle is Idle.LEDGER else None
+        self.hint = self.drafts.hint(self._settings.hint_tokens) if self.request.idle is Idle.LEDGER else None

@@ -50,7 +50,7 @@ class StepAdmission:
         self,
         machine: Machine,
         max_draft: int,
-        decoding: ImageDecoding[Inputs],
+        decoding: ImageDecoding,
         scheduler: Scheduler,
         memory: KvAdmission,
         outbox: Outbox,
@@ -60,7 +60,7 @@ class StepAdmission:
         self._machine, self._max_draft, self._decoding = machine, max_draft, decoding
         self._scheduler, self._memory, self._outbox, self._executor = scheduler, memory, outbox, executor
         self._clock = clock
-        self._decoded: dict[int, Prepared[Inputs]] = {}
+        self._decoded: dict[int, Prepared] = {}
         """Steps that wait for memory, by row."""
         self._rows: dict[int, Step] = {}
         """Steps whose keys and values the rows of the engine hold."""

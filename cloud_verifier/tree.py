@@ -62,6 +62,15 @@ class Tree:
             found.append(node)
         return tuple(found)
 
+    def sent_node(self, path: Sequence[int]) -> int | None:
+        """Return the end of a path, by indices here, as the node that the edge knows; None where it knows none.
+
+        Of what the verifier proposes by itself it knows the root alone.
+        """
+        if not path:
+            return self.origin
+        return self.nodes[path[-1]] if self.round and path[-1] < len(self.nodes) else None
+
     def head(self, size: int) -> Tree:
         """Return the tree of the first `size` tokens."""
         if size >= len(self.tokens):

@@ -23,8 +23,9 @@ class Usage:
     """What decoding the frame and the prefill took."""
 
     def __str__(self) -> str:
+        verified = self.passes - self.hinted - self.decoded
         return (
-            f"tokens={self.tokens} passes={self.passes} tau={self.tau:.2f} verified={self.verified} "
+            f"tokens={self.tokens} passes={self.passes} tau={self.tau:.2f} verified={verified} "
             f"hinted={self.hinted} decoded={self.decoded} waited={self.waited_s * 1e3:.1f}ms "
             f"prefill={self.prefill_s * 1e3:.1f}ms"
         )
@@ -33,11 +34,6 @@ class Usage:
     def tau(self) -> float:
         """Return the tokens per pass, 0 before the first."""
         return self.tokens / self.passes if self.passes else 0.0
-
-    @property
-    def verified(self) -> int:
-        """Return how many of the passes verified a draft."""
-        return self.passes - self.hinted - self.decoded
 
     def count(self, act: Act, tokens: int) -> None:
         """Enter a pass that committed so many tokens."""

@@ -38,6 +38,12 @@ class Candidate:
         return self.step.load(self.choice)
 
     @cached_property
+    def edge_s(self) -> float:
+        """T_draft + T_network, Eq. 6: what its draft took on the edge and both ways of the link; 0 for none."""
+        draft = self.step.drafts.get(self.choice.tree.round)
+        return 0.0 if draft is None else draft.draft_ms / 1e3 + self.step.request.round_trip_s
+
+    @cached_property
     def tokens(self) -> float:
         """N, Eq. 5; at least 1, what every pass commits and a decode brings."""
         if self.accepted is not None:
@@ -55,7 +61,7 @@ class Candidate:
     @cached_property
     def seconds(self) -> float:
         """v of Eq. 16: what it adds to a pass."""
-        return max(_TICK_S, self.estimates.seconds(self.load + self.load) - self.estimates.seconds(self.load))
+        return max(_TICK_S, self.estimates.parts_s(self.load)[1])
 
     @cached_property
     def deadline(self) -> float:
@@ -69,7 +75,7 @@ class Candidate:
         not provide for: it is never less than N/s after the latest commit.
         """
         step = self.step
-        began = max(step.since - step.edge_s(self.choice), step.committed_at)
+        began = max(step.since - self.edge_s, step.committed_at)
         return began + self.tokens / step.request.service_class.tokens_per_s
 
     @cached_property
@@ -80,13 +86,15 @@ class Candidate:
     @property
     def due(self) -> float:
         """The deadline that a batch with this row has to keep: none that is lost already, it could only empty it."""
-        ends = self.now + self.alone_s
-        return min((each for each in (self.step.request.deadline, self.promised()) if ends <= each), default=math.inf)
+        return min(self.asked, self._in_time(self.promised()))
 
     @property
     def asked(self) -> float:
         """The step's own deadline alone, where it can be kept."""
-        return self.step.request.deadline if self.now + self.alone_s <= self.step.request.deadline else math.inf
+        return self._in_time(self.step.request.deadline)
+
+    def _in_time(self, deadline: float) -> float:
+        return deadline if self.now + self.alone_s <= deadline else math.inf
 
     @property
     def utility(self) -> float:
@@ -127,8 +135,6 @@ class BatchBuilder:
         self.now, self.estimates, self.budget, self.sessions = now, estimates, budget, sessions
         self.choices: dict[Step, Choice] = {}
         self.load = NO_LOAD
-        self.tokens = 0
-        """What is fed behind the cached tokens, which is what the budget counts, also where no prefix is cached."""
         self.due = math.inf
         """The earliest deadline that is to be kept."""
         self.drafting_s = 0.0
@@ -139,17 +145,17 @@ class BatchBuilder:
 
         FeasibleAdd of Algorithm 1. Returns whether it did.
         """
-        load, tokens, due = self.load + load, self.tokens + choice.tokens, min(self.due, due)
-        if load.rows > self.budget.rows or tokens > self.budget.tokens:
+        load, due = self.load + load, min(self.due, due)
+        if load.rows > self.budget.rows or load.new > self.budget.tokens:
             return False
         drafting_s = max(self.drafting_s, choice.drafting_s or 0.0)
         if not math.isinf(due) and self.now + drafting_s + self.estimates.seconds(load) > due:
             return False
         self.choices[step] = choice
-        self.load, self.tokens, self.due, self.drafting_s = load, tokens, due, drafting_s
+        self.load, self.due, self.drafting_s = load, due, drafting_s
         return True
 
-    def add(self, row: Candidate, due: float = math.inf) -> bool:
+    def add(self, row: Candidate, due: float) -> bool:
         """Admit a row, which is to be done by `due`, if it fits, and return whether it did.
 
         Of the first one as much as the budget has tokens for: it must not keep the batch empty.

@@ -12,8 +12,6 @@ from cloud_verifier.policies.row_policy import RowPolicy
 class Fcfs(RowPolicy):
     """All steps with something to verify share a forward, the longest waiting first, without hopeless draft tokens."""
 
-    def fill(self, batch: BatchBuilder, rows: Sequence[Candidate]) -> None:
-        """See `RowPolicy.fill`."""
-        for row in leave_out_hopeless(rows, batch):
-            if not batch.add(row):
-                break
+    def order(self, batch: BatchBuilder, rows: Sequence[Candidate]) -> Sequence[Candidate]:
+        """See `RowPolicy.order`."""
+        return leave_out_hopeless(rows, batch)

@@ -52,7 +52,7 @@ class Paced(Candidate):
         step, speed = self.step, self.step.request.service_class.tokens_per_s
         left = (step.answer.max_tokens - step.answer.position) / self.tokens
         # A draft that waited grew meanwhile: its robot can send one every second pass.
-        round_s = min(step.edge_s(self.choice), pass_s) + pass_s
+        round_s = min(self.edge_s, pass_s) + pass_s
         return self.now + left * round_s > step.begun_at + step.answer.max_tokens / speed
 
 
@@ -69,12 +69,12 @@ class FullBudget(RowPolicy):
     wait make the pass of the others shorter, and their drafts grow.
     """
 
-    def due(self, rows: Sequence[Candidate]) -> float:
-        """See `RowPolicy.due`. A class is a promise about a whole answer, which an image beside it does not break."""
-        return min((row.asked for row in rows), default=math.inf)
+    def due(self, row: Candidate) -> float:
+        """See `RowPolicy.due`. A class is a promise about a whole answer: no image or prompt beside it breaks that."""
+        return row.asked
 
-    def fill(self, batch: BatchBuilder, rows: Sequence[Candidate]) -> None:
-        """See `RowPolicy.fill`."""
+    def order(self, batch: BatchBuilder, rows: Sequence[Candidate]) -> Sequence[Candidate]:
+        """See `RowPolicy.order`."""
         paced = [Paced.of(row) for row in spend(rows, batch)]
         together = paced[: batch.budget.rows]
         soon = batch.now + 2.0 * batch.estimates.seconds(Load.total(row.load for row in together))
@@ -90,10 +90,7 @@ class FullBudget(RowPolicy):
         count = worth_running(order, batch)
         if urgent:
             count = min(count, max(len(first) + len(urgent), enough))
-        for row in order[:count]:
-            # A class is a promise about a whole answer, which a prompt beside the rows does not break.
-            if not batch.add(row, row.asked):
-                break
+        return order[:count]
 
 
 def _by_deadline(rows: Sequence[Paced]) -> list[Paced]:
@@ -103,8 +100,7 @@ def _by_deadline(rows: Sequence[Paced]) -> list[Paced]:
 
 def _enough(rows: Sequence[Candidate], estimates: Estimator) -> int:
     """Return how many of the rows make the constant of a pass `_SHARE` of it, all where they do not."""
-    one = rows[0].load
-    constant_s = 2.0 * estimates.seconds(one) - estimates.seconds(one + one)
+    constant_s, _ = estimates.parts_s(rows[0].load)
     load = NO_LOAD
     for count, row in enumerate(rows, start=1):
         load += row.load

@@ -19,19 +19,10 @@ class Pipeline(RowPolicy):
     while robots come and go; with twice as many robots as `--max-batch` the verifier is never without a cohort.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._latest: frozenset[int] = frozenset()
-        """Sessions of the latest batch."""
-
     def size(self, steps: Collection[Step], budget: Budget) -> int:
         """See `RowPolicy.size`: one half of the robots."""
         return min(budget.rows, (under_way(steps) + 1) // 2)
 
-    def fill(self, batch: BatchBuilder, rows: Sequence[Candidate]) -> None:
-        """See `RowPolicy.fill`. A robot of the latest batch that is back already takes a place that is left."""
-        rows = leave_out_hopeless(rows, batch)
-        for row in sorted(rows, key=lambda row: row.step.index in self._latest):
-            if not batch.add(row):
-                break
-        self._latest = frozenset(step.index for step in batch.choices)
+    def order(self, batch: BatchBuilder, rows: Sequence[Candidate]) -> Sequence[Candidate]:
+        """See `RowPolicy.order`. A robot of the latest batch that is back already takes a place that is left."""
+        return sorted(leave_out_hopeless(rows, batch), key=lambda row: row.step.index in self.latest)

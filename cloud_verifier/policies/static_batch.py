@@ -13,11 +13,9 @@ from cloud_verifier.step import Step
 class StaticBatch(RowPolicy):
     """Waits until `--max-batch` drafts are there, however few robots there are, for `--collect-s` at most."""
 
-    def fill(self, batch: BatchBuilder, rows: Sequence[Candidate]) -> None:
-        """See `RowPolicy.fill`: the longest waiting first."""
-        for row in rows:
-            if not batch.add(row):
-                break
+    def order(self, batch: BatchBuilder, rows: Sequence[Candidate]) -> Sequence[Candidate]:
+        """See `RowPolicy.order`: the longest waiting first."""
+        return rows
 
     def size(self, steps: Collection[Step], budget: Budget) -> int:
         """See `RowPolicy.size`."""

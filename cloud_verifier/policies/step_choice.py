@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cloud_verifier.choice import Act, Choice
 from cloud_verifier.step import Step
+from cloud_verifier.tree import Tree
 from speculation.wire import Idle
 
 
@@ -22,7 +23,7 @@ def choose(step: Step, now: float, may_draft: bool = True) -> Choice | None:
         can_draft = may_draft and (prefill.drafts_here or prefill.draft_inputs is not None)
         return step.ledger.choose(draft, step.hint, now, room if can_draft else 0, prefill.drafts_here)
     if draft is not None:
-        return Choice(Act.VERIFY, draft, gain=step.ledger.expected(draft))
+        return _verify(step, draft)
     if request.self_draft and room > 0:
         size = request.self_draft if request.self_depth else min(request.self_draft, room)
         depth = min(request.self_depth, room)
@@ -37,8 +38,12 @@ def choose_with_prefill(step: Step) -> Choice | None:
     """
     draft, hint = step.drafts.best, step.hint
     if draft is not None:
-        return Choice(Act.VERIFY, draft, gain=step.ledger.expected(draft))
+        return _verify(step, draft)
     if hint is not None:
         return Choice(Act.HINT, hint)
     awaits_draft = step.request.idle is Idle.WAIT and step.request.sampling.one_chain
     return None if awaits_draft else Choice(Act.DECODE)
+
+
+def _verify(step: Step, draft: Tree) -> Choice:
+    return Choice(Act.VERIFY, draft, gain=step.ledger.stats.edge.expected(draft.parents)[-1])

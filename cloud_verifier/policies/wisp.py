@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from cloud_verifier.policies.batch_builder import BatchBuilder, Candidate, overdue
@@ -17,12 +16,12 @@ class Wisp(RowPolicy):
     empties every batch for ever. Here it stays at the head of the critical ones, but its deadline is not to be kept.
     """
 
-    def due(self, rows: Sequence[Candidate]) -> float:
+    def due(self, row: Candidate) -> float:
         """See `RowPolicy.due`."""
-        return min((row.due for row in rows), default=math.inf)
+        return row.due
 
-    def fill(self, batch: BatchBuilder, rows: Sequence[Candidate]) -> None:
-        """See `RowPolicy.fill`."""
+    def order(self, batch: BatchBuilder, rows: Sequence[Candidate]) -> Sequence[Candidate]:
+        """See `RowPolicy.order`."""
         first, rest = overdue(rows, batch.now, batch.budget)
         critical: list[Candidate] = []
         other: list[Candidate] = []
@@ -31,6 +30,4 @@ class Wisp(RowPolicy):
             (critical if is_critical else other).append(row)
         critical.sort(key=lambda row: row.deadline)
         other.sort(key=lambda row: -row.utility)
-        for row in (*first, *critical, *other):
-            if not batch.add(row, row.due):
-                break
+        return [*first, *critical, *other]

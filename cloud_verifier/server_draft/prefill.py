@@ -8,14 +8,12 @@ where nobody else is being answered, all at once. Deadlines of others are not lo
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cloud_verifier.estimator import Estimator
+from cloud_verifier.estimator import DraftCosts, Estimator
 from cloud_verifier.interfaces import DraftEngine
-from cloud_verifier.policies.prefill_chunks import LEAST
-from cloud_verifier.server_draft.costs import DraftCosts
+from cloud_verifier.policies.row_policy import LEAST
 from cloud_verifier.step import Step
 from speculation.cancellation import Stop
 from speculation.pass_cost import Load
@@ -36,8 +34,10 @@ class _Reading:
 class DraftPrefills:
     """Those under way, by row, the first come first. `clock` gives seconds."""
 
-    def __init__(self, model: DraftEngine, costs: DraftCosts, clock: Callable[[], float]) -> None:
-        self._model, self._costs, self._clock = model, costs, clock
+    def __init__(
+        self, model: DraftEngine, costs: DraftCosts, is_wanted: Callable[[Step], bool], clock: Callable[[], float]
+    ) -> None:
+        self._model, self._costs, self._is_wanted, self._clock = model, costs, is_wanted, clock
         self._estimates = Estimator()
         """Of a chunk's forward."""
         self._under_way: dict[int, _Reading] = {}
@@ -61,13 +61,10 @@ class DraftPrefills:
         reading = self._under_way.get(step.index)
         return reading is not None and reading.step is step
 
-    def next(self, wanted: Callable[[Step], bool]) -> Step | None:
-        """Return the step whose prompt is read on next, the first that is `wanted`; None where there is none."""
-        return next((each.step for each in self._under_way.values() if wanted(each.step)), None)
-
-    def keep(self, wanted: Callable[[Step], bool]) -> None:
-        """Drop what is read for steps that are not `wanted` any more."""
-        self._under_way = {row: each for row, each in self._under_way.items() if wanted(each.step)}
+    def next(self) -> Step | None:
+        """Return the step whose prompt is read on next, None where there is none. What nobody wants any more goes."""
+        self._under_way = {row: each for row, each in self._under_way.items() if self._is_wanted(each.step)}
+        return next((each.step for each in self._under_way.values()), None)
 
     def read(self, step: Step, limit_s: float = math.inf, stop: Stop | None = None) -> None:
         """Run one piece: the image, or a chunk that is predicted to take `limit_s` seconds at most, LEAST tokens at
@@ -87,9 +84,7 @@ class DraftPrefills:
     def _size(self, reading: _Reading, limit_s: float) -> int:
         if not self._estimates.known:
             return reading.left if math.isinf(limit_s) else min(reading.left, LEAST)
-        sizes = range(1, reading.left + 1)
-        fits = bisect_right(sizes, limit_s, key=lambda size: self._estimates.seconds(Load.row(size, reading.cached)))
-        return min(reading.left, max(LEAST, fits))
+        return min(reading.left, max(LEAST, self._estimates.largest(reading.left, limit_s, reading.cached)))
 
     def _end(self, reading: _Reading) -> None:
         """Note where a prompt is read to its end."""

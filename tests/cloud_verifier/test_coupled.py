@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.engine import VlmEngine
-from cloud_verifier.estimator import Estimator
 from cloud_verifier.policies.step_choice import choose
 from cloud_verifier.step import Step
 from speculation.exits import ExitHeads, Head
@@ -66,7 +65,8 @@ def test_any_trees_in_any_order_give_the_target_s_own_draws(
     target = replace(target, repetition_penalty=penalty)
     dice, right = random.Random(seed), truth(target, 0, how, key)
     committed = right[: dice.randint(0, 3)]
-    engine = VlmEngine(target, 1, CAPACITY, ExitHeads(target, (1, 2), rank=4), 16, on_device)
+    engine = VlmEngine(target, 1, CAPACITY, ExitHeads(target, (1, 2), rank=4), 16)
+    engine.draws_on_device = on_device
     begun = BeginStep(1, PROMPTS[0], jpeg(0), committed, LENGTH, dice.choice([Idle.WAIT, Idle.DECODE]), key=key)
     state = step_of(begun, target.eos, how)
     if not state.done:
@@ -77,7 +77,7 @@ def test_any_trees_in_any_order_give_the_target_s_own_draws(
             break
         for again in range(dice.randint(1, 2)):
             state.offer(random_draft(dice, state, right, 2 * round + again, key, how))
-        if (choice := choose(state, 0.0, Estimator())) is not None:
+        if (choice := choose(state, 0.0)) is not None:
             *_, last = engine.verify([state.start(choice)])
             verdict = last.verdicts[0]
             if not state.accept(verdict).done:

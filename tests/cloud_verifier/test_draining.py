@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cloud_verifier.draining import SHED
-from cloud_verifier.server import Server
+from cloud_verifier.server import SHED, Server
 from cloud_verifier.session_lifecycle import DRAINING
 from cloud_verifier.slo import Standing
 from speculation.profiles import DeviceProfile

@@ -177,7 +177,8 @@ def test_a_row_that_cannot_be_judged_costs_itself_and_no_other(
     target: Vlm, truths: list[list[int]], on_device: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Logits of one row that are not finite, and evidence of another that does not fit its draft."""
-    engine = VlmEngine(target, len(PROMPTS), CAPACITY, ExitHeads(target, (0,), rank=4), 16, on_device)
+    engine = VlmEngine(target, len(PROMPTS), CAPACITY, ExitHeads(target, (0,), rank=4), 16)
+    engine.draws_on_device = on_device
     for index, prompt in enumerate(PROMPTS):
         prefill_at_once(engine, index, engine.prepare(prompt, jpeg(index)), (), 20)
     split = Split(1.0)
@@ -270,7 +271,8 @@ def test_a_grammar_masks_alike_on_host_and_device(target: Vlm) -> None:
     ]
     found = []
     for on_device in (False, True):
-        engine = VlmEngine(target, 1, 256, draws_on_device=on_device)
+        engine = VlmEngine(target, 1, 256)
+        engine.draws_on_device = on_device
         prefill_at_once(engine, 0, engine.prepare(PROMPTS[0], jpeg(0)), (), 20)
         found.append([[*engine.verify([row])][-1].verdicts[0] for row in rows])
     assert [(each.path, each.token) for each in found[0]] == [(each.path, each.token) for each in found[1]]

@@ -14,10 +14,9 @@ from msgspec.structs import replace
 from cloud_verifier.acceptance_stats import PassVerdict
 from cloud_verifier.choice import Act
 from cloud_verifier.config import Scheduling
-from cloud_verifier.estimator import Costs, Estimator
+from cloud_verifier.estimator import Costs, DraftCosts, Estimator
 from cloud_verifier.ledger import Ledger
 from cloud_verifier.scheduler import Scheduler
-from cloud_verifier.server_draft.costs import DraftCosts
 from cloud_verifier.tree import Tree
 from speculation.acceptance import expected_tokens
 from speculation.pass_cost import Load, PassCost

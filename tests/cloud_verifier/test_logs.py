@@ -46,8 +46,9 @@ def test_a_message_is_one_line_and_a_traceback_keeps_its_own() -> None:
 
 def test_a_flood_is_cut_and_the_next_line_has_the_number() -> None:
     now = 0.0
-    flood = FloodFilter(rate=1.0, burst=3, clock=lambda: now)
-    assert [flood.filter(record("line %d", n)) for n in range(10)] == [True] * 3 + [False] * 7
+    flood = FloodFilter(lambda: now)
+    passed = [flood.filter(record("line %d", n)) for n in range(logs.LINES_AT_ONCE + 7)]
+    assert passed == [True] * logs.LINES_AT_ONCE + [False] * 7
     now = 1.0
     late = record("100 %% of %s", "it %s")
     assert flood.filter(late) and late.getMessage() == "(7 lines left out) 100 % of it %s"
@@ -68,8 +69,9 @@ def test_a_log_file_turns_over_and_is_never_larger_than_it_may(tmp_path: Path, m
     assert all(path.stat().st_size <= 2000 for path in files) and "line 199" in file.read_text()
 
 
-def test_one_event_of_one_peer_does_not_take_the_lines_of_others() -> None:
-    flood = FloodFilter(rate=1000.0, burst=1000, clock=lambda: 0.0, peer_rate=1.0, peer_burst=2)
+def test_one_event_of_one_peer_does_not_take_the_lines_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "PEER_LINES_AT_ONCE", 2)
+    flood = FloodFilter(lambda: 0.0)
 
     def let_through(kind: str, number: int, name: str = "") -> bool:
         about = record("line")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cloud_verifier.answer import MAX_FETCHES
 from cloud_verifier.choice import Act, Choice
 from cloud_verifier.draft_buffer import HELD_DRAFTS
-from cloud_verifier.edge_sampled_token import MAX_FETCHES
 from cloud_verifier.interfaces import Row
 from cloud_verifier.step import Step
 from cloud_verifier.tree import ForeignDraft

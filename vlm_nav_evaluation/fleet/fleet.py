@@ -16,11 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from cloud_verifier.config import Limits
-from cloud_verifier.estimator import Costs, Estimator
+from cloud_verifier.estimator import Costs, DraftCosts, Estimator
 from cloud_verifier.interfaces import ModelInfo, Row
 from cloud_verifier.policies import Batch
 from cloud_verifier.scheduler import Scheduler
-from cloud_verifier.server_draft.costs import DraftCosts
 from cloud_verifier.step import Step
 from cloud_verifier.tree import Tree
 from speculation.acceptance import Verdict

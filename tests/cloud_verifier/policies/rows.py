@@ -53,7 +53,7 @@ def waiting(
 
 
 def choice_of(step: Step) -> Choice:
-    choice = choose(step, 0.0, Estimator())
+    choice = choose(step, 0.0)
     assert choice is not None
     return choice
 

@@ -9,6 +9,7 @@ from itertools import product
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from cloud_verifier.choice import Act
 from cloud_verifier.estimator import Costs, Estimator
@@ -70,7 +71,7 @@ def test_a_draft_of_rejection_sampling_stays_whole() -> None:
     step = waiting(0, draft=[1, 2], judged=[(2, 0)] * 50)
     cost = Estimator(PassCost(1.0, 0.0, 0.0, 0.01))
     assert FullBudget().schedule([step], 0.0, Costs(cost), BUDGET).choices[step].act is Act.DECODE
-    step.request = replace(step.request, sampling=Split(1.0))
+    step.request = structs.replace(step.request, sampling=Split(1.0))
     assert FullBudget().schedule([step], 0.0, Costs(cost), BUDGET).choices[step].tree.tokens == (1, 2)
 
 

@@ -36,7 +36,7 @@ class Youngest:
             if step.can_prefill:
                 prefill = step.prefill
                 return Batch(chunks={step: prefill.left}) if prefill.encoded else Batch(encodes=(step,))
-        choices = {step: choice for step in steps if (choice := choose(step, now, costs.passes)) is not None}
+        choices = {step: choice for step in steps if (choice := choose(step, now)) is not None}
         ready = [step for step, choice in choices.items() if choice.act is not Act.WAIT]
         if ready:
             step = max(ready, key=lambda step: step.begun_at)
@@ -141,7 +141,7 @@ def test_nobody_waits_for_ever_and_no_promise_is_broken(policy: str, data: st.Da
     bound = patience + collect + passes * slowest
     # A step whose ledger waits for a draft is ready all that time, but not by the verifier's fault.
     waits = [each.waited_s for each in fleet.rounds if robots[each.robot].idle is not Idle.LEDGER]
-    ready = [step for step in fleet.steps if choose(step, fleet.now, fleet.scheduler.costs.passes)]
+    ready = [step for step in fleet.steps if choose(step, fleet.now)]
     waits += [fleet.now - step.since for step in ready if step.request.idle is not Idle.LEDGER]
     assert max(waits, default=0.0) <= bound + 1e-9
     assert fleet.rounds
@@ -173,7 +173,7 @@ def ask(bench: Bench, now: float) -> None:
         if step is None:
             continue
         bench.scheduler.is_current(step)
-        choose(step, now, bench.scheduler.costs.passes)
+        choose(step, now)
         step.drafts.hint(3)
         step.repeat(0, 1)
         step.ledger.credit(now)

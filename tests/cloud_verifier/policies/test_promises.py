@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cloud_verifier.config import Scheduling
 from cloud_verifier.estimator import Estimator
 from cloud_verifier.policies import POLICIES
-from cloud_verifier.policies.prefill_chunks import LEAST
+from cloud_verifier.policies.row_policy import LEAST
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load, PassCost
 from speculation.service_classes import SERVICE_CLASSES

@@ -25,7 +25,7 @@ JUDGED = [(4, 3)] * 400
 
 
 def candidate(step: Step, now: float) -> Candidate:
-    choice = choose(step, now, COST)
+    choice = choose(step, now)
     assert choice is not None
     return Candidate(step, choice, now, COST)
 

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_verifier.estimator import Costs, Estimator
+from cloud_verifier.estimator import Costs, DraftCosts, Estimator
 from cloud_verifier.ledger import Ledger
-from cloud_verifier.policies.prefill_chunks import LEAST
-from cloud_verifier.server_draft.costs import DraftCosts
+from cloud_verifier.policies.row_policy import LEAST
 from cloud_verifier.server_draft.prefill import DraftPrefills
 from cloud_verifier.step import Step
 from speculation.cancellation import Stop
@@ -52,7 +51,11 @@ def test_pieces_keep_their_limit_and_the_account_pays_what_they_took(
     tokens: int, limit_s: float, charged_s: float | None
 ) -> None:
     model, costs = Timed(), DraftCosts()
-    readings, step, other = DraftPrefills(model, costs, lambda: model.now), begun(0, tokens), begun(1, 30)
+    readings, step, other = (
+        DraftPrefills(model, costs, lambda step: True, lambda: model.now),
+        begun(0, tokens),
+        begun(1, 30),
+    )
     readings.begin(other)
     while readings.under_way(other):
         readings.read(other, limit_s)
@@ -60,7 +63,7 @@ def test_pieces_keep_their_limit_and_the_account_pays_what_they_took(
     before, began = step.ledger.credit(0.0), model.now
     readings.begin(step, charged_s)
     while readings.under_way(step):
-        assert readings.next(lambda step: True) is step and not step.prefill.drafts_here
+        assert readings.next() is step and not step.prefill.drafts_here
         piece = model.now
         readings.read(step, limit_s)
         assert model.now - piece <= max(0.03, limit_s, 0.01 + 0.001 * LEAST) + 1e-9

@@ -103,7 +103,8 @@ def engine_of(vlm: Vlm, head: Head, is_captured: bool) -> VlmEngine:
     exits = ExitHeads(vlm, EXITS, rank=4)
     exits.set_short_list(range(vlm.vocabulary - 9) if head is Head.SHORT else None)
     exits.use(head)
-    engine = VlmEngine(vlm, 2, 320, exits, 16, draws_on_device=True)
+    engine = VlmEngine(vlm, 2, 320, exits, 16)
+    engine.draws_on_device = True
     if is_captured:
         engine._graphs = PassGraphs(vlm, engine._cache, EXITS)
     return engine
