@@ -63,7 +63,6 @@ class Plan:
     """The cluster's, with paths in full."""
     scaling: Scaling
     secret: bytes
-    bind_host: str
     first_port: int
     cpus_per_replica: float
     gpus_per_replica: float
@@ -82,9 +81,10 @@ def replica_config(plan: Plan, number: int) -> ServerConfig:
 
     The chat API is the gateway's, which sends requests on as it does robots.
     """
+    host = host_of(plan.config.link.bind, any_port=True)
     port = str(plan.first_port + number - 1) if plan.first_port else "*"
     return plan.config.changed(
-        bind=f"tcp://{plan.bind_host}:{port}", http=replica_port(plan.config.monitoring.http, number), trace=None,
+        bind=f"tcp://{host}:{port}", http=replica_port(plan.config.monitoring.http, number), trace=None,
         log_file=None, api_keys=None,
     )  # fmt: skip
 
@@ -312,11 +312,12 @@ def serve(config: ServerConfig, settings: ClusterSettings, scaling: Scaling) -> 
 
     Where Ray is started here, everything ends with this process; else this is one gateway, and the others stay.
     """
-    ray = _ray()
-    stopping: list[int] = []
-    # Else workers come behind all else on a machine, log lines that are alike are left out, and usage is sent to Ray.
+    # Else workers come behind all else on a machine, log lines that are alike are left out, and usage is sent to Ray,
+    # which reads some of these when it is imported.
     for name in ("RAY_worker_niceness", "RAY_DEDUP_LOGS", "RAY_COLOR_PREFIX", "RAY_USAGE_STATS_ENABLED"):
         os.environ.setdefault(name, "0")
+    ray = _ray()
+    stopping: list[int] = []
     # A cluster that is away is waited for, and until then a signal is to end this process at once.
     try:
         # Without an address Ray joins any cluster that it finds on this machine, which then ends with this process.
@@ -355,8 +356,7 @@ class RayCluster:
         places = places_of([int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]], each)
         per_replica = 0.0 if settings.cpus_per_replica or not places else float(each)
         plan = Plan(
-            config.with_full_paths(), settings.limits(scaling, places), settings.secret(link),
-            host_of(link.bind, any_port=True), settings.replica_port,
+            config.with_full_paths(), settings.limits(scaling, places), settings.secret(link), settings.replica_port,
             # Of the machine itself all replicas share the processors, as many as they are.
             settings.cpus_per_replica or (0.0 if per_replica or not settings.address else 1.0), per_replica,
         )  # fmt: skip

@@ -74,6 +74,14 @@ def frontends_of(pid: int) -> list[int]:
     return [int(each) for path in children for each in path.read_text().split()]
 
 
+def is_there(pid: int) -> bool:
+    """Return whether a process runs, and is no zombie."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def start(model: Path, *arguments: str, anew: bool = False, preexec_fn: Callable[[], None] | None = None) -> Verifier:
     """Start a verifier and wait until it serves. anew: by an interpreter of its own, which takes its time to import."""
     words = command("serve", "--model", str(model), "--bind", "tcp://127.0.0.1:*", *arguments)
