@@ -65,13 +65,11 @@ class GatewayHealth(Health):
         ):  # fmt: skip
             store.set_all(series, {(each.name,): getattr(each, field) for each in self._replicas})
 
-    @property
-    def _published_at(self) -> float:
-        return self._at
+    def age_s(self) -> float:
+        return max(0.0, self._clock() - self._at)
 
-    @property
-    def _beat(self) -> float:
-        return self._turned_at
+    def silent_s(self) -> float:
+        return max(0.0, self._clock() - self._turned_at)
 
     def ready_problem(self) -> str:
         """Return why no robot should be sent here now; empty: it may be."""

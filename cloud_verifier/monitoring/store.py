@@ -7,7 +7,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics
 
-from cloud_verifier.monitoring.series import PREFIX, Labels, Series
+from cloud_verifier.monitoring.series import KNOWN, PREFIX, Labels, Series
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -18,23 +18,19 @@ class SeriesStore:
     def __init__(self, catalogue: Iterable[Series]) -> None:
         self.registry = CollectorRegistry()
         self._metrics: dict[Series, Any] = {}
-        self._children: dict[Series, dict[Labels, Any]] = {}
         self._kept: dict[Series, float] = {}
         """The latest values of counters that are kept elsewhere."""
         for series in catalogue:
             buckets: dict[str, Any] = {"buckets": series.bounds} if series.bounds else {}
             name = PREFIX + series.name
             self._metrics[series] = series.kind(name, series.help, series.labels, registry=self.registry, **buckets)
-            self._children[series] = {} if series.labels else {(): self._metrics[series]}
-            for value in series.known:
+            for value in (value for label in series.labels for value in KNOWN.get(label, ())):
                 self.child(series, value)
 
     def child(self, series: Series, *labels: str) -> Any:
         """Return the metric of these labels; it begins at 0."""
-        found = self._children[series].get(labels)
-        if found is None:
-            found = self._children[series][labels] = self._metrics[series].labels(*labels)
-        return found
+        metric = self._metrics[series]
+        return metric.labels(*labels) if labels else metric
 
     def count(self, series: Series, amount: float = 1.0, *labels: str) -> None:
         """Add to a counter."""
@@ -50,8 +46,7 @@ class SeriesStore:
 
     def set_all(self, series: Series, values: Mapping[Labels, float]) -> None:
         """Set a gauge for these labels and for no others."""
-        for labels in self._children[series].keys() - values.keys():
-            del self._children[series][labels]
+        for labels in self.values(series).keys() - values.keys():
             self._metrics[series].remove(*labels)
         for labels, value in values.items():
             self.set(series, value, *labels)

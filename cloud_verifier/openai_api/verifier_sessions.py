@@ -18,6 +18,7 @@ from pathlib import Path
 import zmq
 import zmq.asyncio
 
+from cloud_verifier.limits import Rate
 from cloud_verifier.openai_api.messages import ApiError, refused, too_long
 from cloud_verifier.security import client_keys
 from speculation import wire
@@ -111,8 +112,7 @@ class VerifierSession:
         self._resume, self._ticket, self._step = "", b"", 0
         self._greeting: tuple[str, str] | None = None
         """The sampling and class of the session; None where it has none, as far as is known."""
-        self._hello_at = 0.0
-        """When another Hello would be due if they came at a steady rate."""
+        self._hellos = Rate.counted(1.0 / HELLO_S, HELLOS)
         self._heard_at = self._pinged_at = 0.0
 
     def is_ready_for(self, question: Question) -> bool:
@@ -216,9 +216,7 @@ class VerifierSession:
             return
         until, self._greeting = time.monotonic() + GREET_S, None
         while True:
-            now = time.monotonic()
-            self._hello_at = max(self._hello_at, now - HELLOS * HELLO_S) + HELLO_S
-            await asyncio.sleep(self._hello_at - now)
+            await asyncio.sleep(self._hellos.use(None, 1.0, time.monotonic()))
             hello = wire.Hello(
                 home.tokenizer, home.vocabulary, sampling=question.sampling, service_class=question.service_class,
                 resume=self._resume, ticket=self._ticket, prefix=wire.prefix_of(question.prompt),
@@ -245,17 +243,14 @@ class VerifierSession:
             if was_home:
                 raise unavailable(f"the verifier takes no requests now: {why}")
             raise Lost(why)
-        flags = ("keys of that verifier", "--allow-plain")
+        flags, home = ("keys of that verifier", "--allow-plain"), self._home
+        allows_plain = home.allow_plain and home.keys is None
         try:
-            check_address(redirect.address, bool(self._home.keys and redirect.server_key), self._allows_plain, flags)
+            check_address(redirect.address, bool(home.keys and redirect.server_key), allows_plain, flags)
         except ValueError as error:
             raise unavailable(f"the gateway names a replica that cannot be used: {error}") from None
         self._ticket, self._is_home = redirect.ticket, False
         self._open(redirect.address, redirect.server_key)
-
-    @property
-    def _allows_plain(self) -> bool:
-        return self._home.allow_plain and self._home.keys is None
 
     def _open(self, address: str, server_key: str) -> None:
         """Connect to a verifier, which has this key or, where that is empty, the one in the folder of keys."""

@@ -27,14 +27,7 @@ from speculation.sampling import Coupled
 from speculation.vlm.inputs import as_sent
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
-from tests.cloud_verifier.openai_api.serving import (
-    LIMIT_S,
-    as_robot,
-    client,
-    data_uri,
-    image_part,
-    serving,
-)  # fmt: skip
+from tests.cloud_verifier.openai_api.serving import LIMIT_S, as_robot, client, data_uri, image_part, serving
 from tests.cloud_verifier.process import ANSWER, Target, Verifier
 from tests.cloud_verifier.test_engine import CAPACITY, PROMPTS, greedy, jpeg
 from tests.edge_drafter.waiting import wait_for
@@ -145,10 +138,8 @@ def test_an_answer_ends_before_a_stop_text(api: Api, stop: Any, stream: bool) ->
         wanted = whole[: min((whole.find(each) for each in stops if each in whole), default=len(whole))]
         if stream:
             chunks = list(api.ask(as_robot(number), stop=stop, stream=True))
-            text, reason = (
-                "".join(c.choices[0].delta.content or "" for c in chunks),
-                chunks[-1].choices[0].finish_reason,
-            )
+            text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+            reason = chunks[-1].choices[0].finish_reason
         else:
             (choice,) = api.ask(as_robot(number), stop=stop).choices
             text, reason = choice.message.content, choice.finish_reason
@@ -165,13 +156,7 @@ def test_sampled_answers_are_a_robots_with_the_seed_as_key(api: Api) -> None:
 
 
 def test_conversations_are_the_models_own_chat(api: Api) -> None:
-    words = [
-        ("system", "You see."),
-        ("user", "find it"),
-        ("assistant", "Where?"),
-        ("user", "left"),
-        ("user", "!"),
-    ]
+    words = [("system", "You see."), ("user", "find it"), ("assistant", "Where?"), ("user", "left"), ("user", "!")]
     messages = [{"role": role, "content": text} for role, text in words]
     assert api.text(messages) == api.truth(conversation(words), b"")
     messages[0]["role"] = "developer"
