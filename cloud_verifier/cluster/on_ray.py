@@ -89,14 +89,14 @@ def replica_config(plan: Plan, number: int) -> ServerConfig:
     )  # fmt: skip
 
 
-class ReplicaActor:
+class ReplicaActor(Member):
     """Runs one verifier, in the process and on the machine where Ray has put it."""
 
     def __init__(self, name: str, plan: Plan) -> None:
         start_logging(None, plan.config.monitoring.log_format, name)
         host = bracketed(_ray().util.get_node_ip_address())
         config = replica_config(plan, replica_number(name))
-        self._member = Member(name, host, plan.secret, config.limits.max_sessions)
+        super().__init__(name, host, plan.secret, config.limits.max_sessions)
         self._is_over = False
         self._failure: Exception | None = None
         signal.signal(signal.SIGTERM, lambda *_: self.drain())
@@ -104,7 +104,7 @@ class ReplicaActor:
         _log.info("replica %s starts as process %d", name, os.getpid())
 
     def status(self) -> Status | None:
-        """Return the next report, see `Member.next_status`. Ends the actor once its server has ended.
+        """Return the next report, see `next_status`. Ends the actor once its server has ended.
 
         Raises what the server has failed with.
         """
@@ -112,20 +112,17 @@ class ReplicaActor:
             raise self._failure
         if self._is_over:
             _ray().actor.exit_actor()
-        return self._member.next_status()
+        return self.next_status()
 
-    def drain(self) -> None:
+    def drain(self) -> bool:
         """Let the verifier send its robots elsewhere and end; one that still loads its model ends at once."""
-        if not self._member.drain():
-            self._is_over = True
-
-    def shed(self, robots: int) -> None:
-        """Let the verifier send so many robots elsewhere."""
-        self._member.shed(robots)
+        is_served = super().drain()
+        self._is_over = self._is_over or not is_served
+        return is_served
 
     def _serve(self, config: ServerConfig) -> None:
         try:
-            serve_model(config, self._member)
+            serve_model(config, self)
         except (StartError, ValueError, OSError) as error:
             self._failure = StartError(str(error))
         except Exception as error:
@@ -392,11 +389,8 @@ class RayCluster:
     def close(self) -> None:
         """Close the gateway; replicas and directory go on. Safe to repeat."""
         self._ends.close()
-        _log.info(
-            "gateway closed: %d robots sent to replicas, %d turned away",
-            self.gateway.redirected,
-            self.gateway.turned_away,
-        )
+        redirected, turned_away = self.gateway.redirected, self.gateway.turned_away
+        _log.info("gateway closed: %d robots sent to replicas, %d turned away", redirected, turned_away)
 
 
 def stop(drain_s: float) -> None:

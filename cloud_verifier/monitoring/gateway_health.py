@@ -13,8 +13,7 @@ from cloud_verifier.cluster.directory import Phase, Status, replica_number
 from cloud_verifier.monitoring import series as s
 from cloud_verifier.monitoring.figures import PUBLISH_S
 from cloud_verifier.monitoring.health import Health
-from cloud_verifier.monitoring.series import GATEWAY_CATALOGUE
-from cloud_verifier.monitoring.store import SeriesStore
+from cloud_verifier.monitoring.series import GATEWAY_CATALOGUE, SeriesStore
 from speculation.address import host_of
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from cloud_verifier.monitoring import series as s
 from cloud_verifier.monitoring.figures import Figures, Phase, SessionFigures
-from cloud_verifier.monitoring.store import SeriesStore
+from cloud_verifier.monitoring.series import SeriesStore
 from speculation.wire import PROTOCOL
 
 

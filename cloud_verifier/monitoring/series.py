@@ -1,4 +1,4 @@
-"""Declares the series of `/metrics`: their names, what they mean, their labels. docs/operating.md lists them.
+"""Declares the series of `/metrics`, and keeps their values by prometheus-client. docs/operating.md lists them.
 
 Names and meanings are those of vLLM's production metrics where it has the same thing, behind our prefix; its
 `spec_decode_*` are figures of drafts. Every label is bounded: classes, choices, codes and states are fixed sets, exit
@@ -7,15 +7,17 @@ layers are the model's, positions end at the longest draft, and robots are named
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from cloud_verifier.choice import Act
 from speculation.service_classes import SERVICE_CLASSES
 from speculation.wire import FaultCode
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 PREFIX = "spec_vlm_nav_"
 MOST_ROBOTS = 64
@@ -59,6 +61,68 @@ def _gauge(name: str, help: str, *labels: str) -> Series:
 
 def _histogram(name: str, help: str, *labels: str, bounds: tuple[float, ...] = MS) -> Series:
     return Series(name, Histogram, help, labels, bounds)
+
+
+class SeriesStore:
+    """Keeps the values of all series of a catalogue. One thread writes, any may read."""
+
+    def __init__(self, catalogue: Iterable[Series]) -> None:
+        self.registry = CollectorRegistry()
+        self._metrics: dict[Series, Any] = {}
+        self._kept: dict[Series, float] = {}
+        """The latest values of counters that are kept elsewhere."""
+        for series in catalogue:
+            buckets: dict[str, Any] = {"buckets": series.bounds} if series.bounds else {}
+            name = PREFIX + series.name
+            self._metrics[series] = series.kind(name, series.help, series.labels, registry=self.registry, **buckets)
+            for value in (value for label in series.labels for value in KNOWN.get(label, ())):
+                self.child(series, value)
+
+    def child(self, series: Series, *labels: str) -> Any:
+        """Return the metric of these labels; it begins at 0."""
+        metric = self._metrics[series]
+        return metric.labels(*labels) if labels else metric
+
+    def count(self, series: Series, amount: float = 1.0, *labels: str) -> None:
+        """Add to a counter."""
+        self.child(series, *labels).inc(amount)
+
+    def set(self, series: Series, value: float, *labels: str) -> None:
+        """Set a gauge, or a counter without labels that is kept elsewhere, which may begin anew."""
+        if series.kind is Gauge:
+            self.child(series, *labels).set(value)
+        else:
+            self.child(series).inc(max(0.0, value - self._kept.get(series, 0.0)))
+            self._kept[series] = value
+
+    def set_all(self, series: Series, values: Mapping[Labels, float]) -> None:
+        """Set a gauge for these labels and for no others."""
+        for labels in self.values(series).keys() - values.keys():
+            self._metrics[series].remove(*labels)
+        for labels, value in values.items():
+            self.set(series, value, *labels)
+
+    def observe(self, series: Series, value: float, *labels: str, times: int = 1) -> None:
+        """Enter a value in a histogram, so many times."""
+        child = self.child(series, *labels)
+        for _ in range(times):
+            child.observe(value)
+
+    def values(self, series: Series) -> dict[Labels, float]:
+        """Return a counter or gauge by the values of its labels."""
+        return {
+            tuple(sample.labels.values()): sample.value
+            for family in self._metrics[series].collect()
+            for sample in family.samples
+        }
+
+    def value(self, series: Series, *labels: str) -> float:
+        """Return a counter or gauge, 0 where it was never touched."""
+        return self.values(series).get(labels, 0.0)
+
+    def total(self, series: Series) -> float:
+        """Return the sum over all labels."""
+        return sum(self.values(series).values())
 
 
 # --- now

@@ -105,7 +105,7 @@ class VerifierSession:
 
     def __init__(self, context: zmq.asyncio.Context, home: Home, client: str) -> None:
         """`client` names the CURVE keys, where there are any."""
-        self._context, self._home, self._client = context, home, client
+        self._context, self._home, self.client = context, home, client
         self._socket: zmq.asyncio.Socket | None = None
         self._is_home = True
         """Whether it is connected to where it began, and not to where a redirect has sent it."""
@@ -259,7 +259,7 @@ class VerifierSession:
         dealer.linger = 0
         dealer.maxmsgsize = wire.MAX_MESSAGE_BYTES
         if self._home.keys is not None:
-            server, dealer.curve_publickey, dealer.curve_secretkey = client_keys(self._home.keys, self._client)
+            server, dealer.curve_publickey, dealer.curve_secretkey = client_keys(self._home.keys, self.client)
             dealer.curve_serverkey = server_key.encode() or server
         dealer.ipv6 = is_v6(host_of(address))
         dealer.connect(address)
@@ -318,7 +318,7 @@ class VerifierSessions:
         self._home, self._context = home, zmq.asyncio.Context()
         self._free = asyncio.Semaphore(most)
         self._own = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(per_client))
-        self._idle: list[tuple[str, VerifierSession]] = []
+        self._idle: list[VerifierSession] = []
         self._earlier = defaultdict[str, Ngrams](Ngrams)
         """Earlier answers of each client, which are hints for its next ones."""
         self._waiting = Counter[str]()
@@ -336,7 +336,7 @@ class VerifierSessions:
             finally:
                 self._waiting[client] -= 1
             session = self._take(client, question)
-            stack.callback(self._idle.append, (client, session))
+            stack.callback(self._idle.append, session)
             answers = contextlib.aclosing(session.answer(question, earlier.hints))
             async for new in await stack.enter_async_context(answers):
                 tokens += new
@@ -345,18 +345,17 @@ class VerifierSessions:
 
     def _take(self, client: str, question: Question) -> VerifierSession:
         """Return a session that this client used before, one of the same greeting first; else another in its place."""
-        own = [each for each in self._idle if each[0] == client or self._home.keys is None]
-        ready = [each for each in own if each[1].is_ready_for(question)]
+        own = [each for each in self._idle if each.client == client or self._home.keys is None]
         if own:
-            chosen = (ready or own)[-1]
+            chosen = ([each for each in own if each.is_ready_for(question)] or own)[-1]
             self._idle.remove(chosen)
-            return chosen[1]
+            return chosen
         if self._idle:
-            self._idle.pop(0)[1].close()
+            self._idle.pop(0).close()
         return VerifierSession(self._context, self._home, client)
 
     def close(self) -> None:
         """End all connections."""
-        for _, session in self._idle:
+        for session in self._idle:
             session.close()
         self._context.destroy(linger=0)

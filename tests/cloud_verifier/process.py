@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from urllib.request import urlopen
 
 import zmq
 
@@ -66,6 +67,14 @@ class Verifier:
         assert self._reader is not None
         self._reader.join(60)
         return code
+
+
+def figure(url: str, name: str) -> float:
+    """Return the value of a series, with its labels, on the page /metrics; 0 where it is not there."""
+    with urlopen(f"{url}/metrics", timeout=60) as reply:
+        lines = reply.read().decode().splitlines()
+    found = (line for line in lines if line.startswith(f"spec_vlm_nav_{name} "))
+    return float(next(found, "0").rpartition(" ")[2])
 
 
 def frontends_of(pid: int) -> list[int]:

@@ -153,7 +153,7 @@ class Nodes:
         }  # fmt: skip
         os.environ |= self._environment
         self._cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 80 << 20})
-        self.head = self._cluster.head_node
+        self.head: Any = self._cluster.head_node
         self._workers = [self._add(), self._add()]
         ray.init(address=self._cluster.address, namespace=NAMESPACE)
 
