@@ -101,7 +101,8 @@ def _serve(router: RouterSocket, pipe: Pipe[ToFrontend]) -> None:
                 pipe.put(Lost(peer))
         if now >= alive_at and not pipe.backlog:
             alive_at = now + ALIVE_S
-            pipe.put(Alive(router.dropped))
+            dropped, router.dropped = router.dropped, 0
+            pipe.put(Alive(dropped))
 
 
 def main() -> int:

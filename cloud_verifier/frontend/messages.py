@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -63,7 +63,7 @@ class Line(Message, tag=6, frozen=True):
 
 
 class Alive(Message, tag=7, frozen=True):
-    """The frontend lives; it sends this every `ALIVE_S`, with how many messages found their peer's queue full."""
+    """The frontend lives; it sends this every `ALIVE_S`, with how many messages since found their peer's queue full."""
 
     dropped: int
 
@@ -120,8 +120,4 @@ class FrontendSettings(msgspec.Struct, frozen=True):
 
 def given_settings(kind: type[Settings]) -> Settings:
     """Return the settings with which `supervisor.start_process` has started this process."""
-
-    def made(part: type[Any], value: str) -> Any:
-        return part(value)  # a Path
-
-    return msgspec.json.decode(sys.argv[1], type=kind, dec_hook=made)
+    return msgspec.json.decode(sys.argv[1], type=kind, dec_hook=lambda path, text: path(text))

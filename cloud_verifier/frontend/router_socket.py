@@ -117,7 +117,7 @@ class RouterSocket:
         port = self.address.rpartition(":")[2]
         self._port = int(port) if port.isdecimal() else None
         self.dropped = 0
-        """How many messages found their peer's queue full."""
+        """How many messages found their peer's queue full; whoever reports it sets it back."""
 
     def wait(self, seconds: float, reading: int | None = None, writing: int | None = None) -> None:
         """Return when mail came, another descriptor can be read or written, something is due, or after `seconds`."""

@@ -118,8 +118,6 @@ class Frontend:
         """How many frontends have ended and were followed by another."""
         self.dropped = 0
         """How many messages found their peer's queue full, in all frontends so far, as reported last."""
-        self._dropped_before = 0
-        """How many did in the frontends before the one of now."""
         self._using = threading.RLock()
         """Lock that is held around every use of what stands below; the thread puts the next frontend in its place."""
         self._pipe: Pipe[FromFrontend] | None = None
@@ -309,7 +307,7 @@ class Frontend:
         elif isinstance(message, Failed):
             self._reason = message.reason
         else:
-            self.dropped = self._dropped_before + message.dropped
+            self.dropped += message.dropped
 
     def _lose(self) -> None:
         """Forget the frontend: its peers are gone, and what they sent last is nobody's."""
@@ -341,7 +339,6 @@ class Frontend:
         with self._using:
             self._lose()
             self._process, self.pid = process, process.pid
-            self._dropped_before = self.dropped
             self._pipe, self._opened, self._read_at = Pipe(ours, FromFrontend), False, time.monotonic()
         self.notify()
         return process
