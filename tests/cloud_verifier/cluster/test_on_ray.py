@@ -16,16 +16,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
+import msgspec
 import pytest
 import zmq.auth
 
 from cloud_verifier.__main__ import main, parse
 from cloud_verifier.cluster import controller, on_ray
+from cloud_verifier.cluster.directory import Phase
 from cloud_verifier.cluster.on_ray import DIRECTORY, NAMESPACE, RayCluster, stop
 from cloud_verifier.cluster.scaling import Scaling
 from cloud_verifier.cluster.settings import ClusterSettings
 from cloud_verifier.config import ServerConfig
+from cloud_verifier.monitoring.gateway_health import GatewayLoad
 from cloud_verifier.openai_api.keys import add_key
 from cloud_verifier.security import make_keys
 from edge_drafter import LinkLost
@@ -393,9 +397,16 @@ class Command:
         for line in self.process.stdout:
             self.log += line
 
+    @property
+    def chat_api(self) -> str:
+        """Return the chat API's address, beside the gateway's pages."""
+        return address_in(self.log.splitlines())
+
     def ready(self) -> dict[str, str]:
-        """Return the addresses of the replicas that serve, by their process ids."""
-        return dict(re.findall(r"pid=(\d+)\).* serving .* at (tcp://\S+),", self.log))
+        """Return the addresses of the replicas that are ready, by name."""
+        with urlopen(self.chat_api.replace("/v1", "/load"), timeout=LIMIT_S) as reply:
+            load = msgspec.json.decode(reply.read(), type=GatewayLoad)
+        return {each.name: each.address for each in load.replicas if each.phase is Phase.READY}
 
     def end(self) -> int:
         """Return the exit code once all that has its output is gone."""
@@ -421,13 +432,15 @@ def test_on_this_machine_alone_it_serves_robots_and_the_chat_api_until_ctrl_c_en
     )  # fmt: skip
     with contextlib.ExitStack() as ends:
         ends.callback(started.process.kill)
-        eventually(lambda: started.log.count("is ready (0 robots)") == len(started.ready()) == 2)
+        lines = ("OpenAI chat API of", "replica-1 starts as process", "replica-2 starts as process")
+        eventually(lambda: all(line in started.log for line in lines) and len(started.ready()) == 2)
         gateway = re.search(r"cluster of 2 to 2 replicas, its gateway at (\S+)\n", started.log)
         assert gateway
         robots = [connect(gateway[1], served.hello, pair, 3.0) for pair in keys[1]]
         for robot in robots:
             ends.callback(robot.close)
-        asking = client(address_in(started.log.splitlines()), key)
+        asking = client(started.chat_api, key)
+        pids = dict(re.findall(r"replica (\S+) starts as process (\d+)", started.log))
 
         def ask(number: int) -> str:
             how = {"model": "target", "temperature": 0, "max_tokens": ANSWER, "stream": True}
@@ -436,7 +449,7 @@ def test_on_this_machine_alone_it_serves_robots_and_the_chat_api_until_ctrl_c_en
             for chunk in chunks:
                 parts.append(chunk.choices[0].delta.content or "")
                 with contextlib.suppress(IndexError):
-                    os.kill(int(alive.pop()), signal.SIGKILL)
+                    os.kill(int(pids[alive.pop()]), signal.SIGKILL)
             return "".join(parts)
 
         def ask_and_kill(replica: str) -> None:
