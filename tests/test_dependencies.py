@@ -45,7 +45,7 @@ ROS = {
 HOMES: dict[str, tuple[str, ...]] = {
     "zmq": (
         "cloud_verifier/frontend/router_socket.py", "cloud_verifier/frontend/curve.py",
-        "cloud_verifier/frontend/listener.py", "cloud_verifier/security.py",
+        "cloud_verifier/frontend/supervisor.py", "cloud_verifier/security.py",
         "cloud_verifier/openai_api/verifier_sessions.py",
         "edge_drafter/link.py", "edge_drafter/link_socket.py",
     ),

@@ -1,16 +1,22 @@
-"""Knows which replicas there are, by their reports, and where the next robot goes. Time is given."""
+"""Knows which replicas there are, by their reports, and where the next robot goes. Time is given.
+
+A robot belongs to a replica by rendezvous hashing (Thaler and Ravishankar 1998) with bounded loads: one that comes back
+is sent where its keys and values are; a replica that comes or goes moves few others; and none gets more than BOUND
+times its share (Mirrokni et al., arXiv 1608.01350).
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import math
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
 
 import msgspec
-
-from cloud_verifier.cluster.placement import limits, with_room
 
 _log = logging.getLogger("cloud_verifier")
 
@@ -26,6 +32,28 @@ PREFIX_CHOICES = 2
 """A robot goes to the first of so many replicas that serves robots with its prompt's beginning."""
 MOST_PREFIXES = 256
 """So many prompts' beginnings are remembered of a replica."""
+BOUND = 1.25
+"""A replica takes at most so many times its share."""
+
+
+def preferred(key: str, names: Iterable[str]) -> list[str]:
+    """Return the replicas in the order in which a robot of this key belongs to them."""
+    return sorted(names, key=lambda name: hashlib.blake2b(f"{name} {key}".encode(), digest_size=8).digest())
+
+
+def limits(robots: int, weights: Mapping[str, float]) -> dict[str, int]:
+    """Return how many of so many robots each replica takes at most, by its weight, which is above 0."""
+    whole = sum(weights.values())
+    return {name: math.ceil(BOUND * robots * weight / whole) for name, weight in weights.items()}
+
+
+def with_room(key: str, loads: Mapping[str, int], weights: Mapping[str, float]) -> list[str]:
+    """Return the replicas that may take one robot more than their loads, the one that it belongs to first.
+
+    There is always one, if there is a replica.
+    """
+    most = limits(1 + sum(loads.values()), weights)
+    return [name for name in preferred(key, loads) if loads[name] < most[name]]
 
 
 class Phase(str, Enum):
@@ -131,7 +159,7 @@ class Directory:
         """Return the replica for the robot of this key; None where none is there or all are full.
 
         One that is `avoided`, by name, is taken only where no other has room. The robot stays where it was `before`, by
-        name, if there is room; else it goes where it belongs, see `placement`. A replica's share is smaller where more
+        name, if there is room; else it goes where it belongs. A replica's share is smaller where more
         work is asked of it than it can do; one without memory, or without a free session, is passed over; and of the
         first PREFIX_CHOICES that have room one that serves robots of the same `prefix` is taken, whose keys and values
         can be shared.

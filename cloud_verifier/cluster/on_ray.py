@@ -63,7 +63,6 @@ class Plan:
     """The cluster's, with paths in full."""
     scaling: Scaling
     secret: bytes
-    bind_host: str
     first_port: int
     cpus_per_replica: float
     gpus_per_replica: float
@@ -82,21 +81,22 @@ def replica_config(plan: Plan, number: int) -> ServerConfig:
 
     The chat API is the gateway's, which sends requests on as it does robots.
     """
+    host = host_of(plan.config.link.bind, any_port=True)
     port = str(plan.first_port + number - 1) if plan.first_port else "*"
     return plan.config.changed(
-        bind=f"tcp://{plan.bind_host}:{port}", http=replica_port(plan.config.monitoring.http, number), trace=None,
+        bind=f"tcp://{host}:{port}", http=replica_port(plan.config.monitoring.http, number), trace=None,
         log_file=None, api_keys=None,
     )  # fmt: skip
 
 
-class ReplicaActor:
+class ReplicaActor(Member):
     """Runs one verifier, in the process and on the machine where Ray has put it."""
 
     def __init__(self, name: str, plan: Plan) -> None:
         start_logging(None, plan.config.monitoring.log_format, name)
         host = bracketed(_ray().util.get_node_ip_address())
         config = replica_config(plan, replica_number(name))
-        self._member = Member(name, host, plan.secret, config.limits.max_sessions)
+        super().__init__(name, host, plan.secret, config.limits.max_sessions)
         self._is_over = False
         self._failure: Exception | None = None
         signal.signal(signal.SIGTERM, lambda *_: self.drain())
@@ -104,7 +104,7 @@ class ReplicaActor:
         _log.info("replica %s starts as process %d", name, os.getpid())
 
     def status(self) -> Status | None:
-        """Return the next report, see `Member.next_status`. Ends the actor once its server has ended.
+        """Return the next report, see `next_status`. Ends the actor once its server has ended.
 
         Raises what the server has failed with.
         """
@@ -112,20 +112,17 @@ class ReplicaActor:
             raise self._failure
         if self._is_over:
             _ray().actor.exit_actor()
-        return self._member.next_status()
+        return self.next_status()
 
-    def drain(self) -> None:
+    def drain(self) -> bool:
         """Let the verifier send its robots elsewhere and end; one that still loads its model ends at once."""
-        if not self._member.drain():
-            self._is_over = True
-
-    def shed(self, robots: int) -> None:
-        """Let the verifier send so many robots elsewhere."""
-        self._member.shed(robots)
+        is_served = super().drain()
+        self._is_over = self._is_over or not is_served
+        return is_served
 
     def _serve(self, config: ServerConfig) -> None:
         try:
-            serve_model(config, self._member)
+            serve_model(config, self)
         except (StartError, ValueError, OSError) as error:
             self._failure = StartError(str(error))
         except Exception as error:
@@ -312,11 +309,12 @@ def serve(config: ServerConfig, settings: ClusterSettings, scaling: Scaling) -> 
 
     Where Ray is started here, everything ends with this process; else this is one gateway, and the others stay.
     """
-    ray = _ray()
-    stopping: list[int] = []
-    # Else workers come behind all else on a machine, log lines that are alike are left out, and usage is sent to Ray.
+    # Else workers come behind all else on a machine, log lines that are alike are left out, and usage is sent to Ray,
+    # which reads some of these when it is imported.
     for name in ("RAY_worker_niceness", "RAY_DEDUP_LOGS", "RAY_COLOR_PREFIX", "RAY_USAGE_STATS_ENABLED"):
         os.environ.setdefault(name, "0")
+    ray = _ray()
+    stopping: list[int] = []
     # A cluster that is away is waited for, and until then a signal is to end this process at once.
     try:
         # Without an address Ray joins any cluster that it finds on this machine, which then ends with this process.
@@ -355,8 +353,7 @@ class RayCluster:
         places = places_of([int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]], each)
         per_replica = 0.0 if settings.cpus_per_replica or not places else float(each)
         plan = Plan(
-            config.with_full_paths(), settings.limits(scaling, places), settings.secret(link),
-            host_of(link.bind, any_port=True), settings.replica_port,
+            config.with_full_paths(), settings.limits(scaling, places), settings.secret(link), settings.replica_port,
             # Of the machine itself all replicas share the processors, as many as they are.
             settings.cpus_per_replica or (0.0 if per_replica or not settings.address else 1.0), per_replica,
         )  # fmt: skip
@@ -392,11 +389,8 @@ class RayCluster:
     def close(self) -> None:
         """Close the gateway; replicas and directory go on. Safe to repeat."""
         self._ends.close()
-        _log.info(
-            "gateway closed: %d robots sent to replicas, %d turned away",
-            self.gateway.redirected,
-            self.gateway.turned_away,
-        )
+        redirected, turned_away = self.gateway.redirected, self.gateway.turned_away
+        _log.info("gateway closed: %d robots sent to replicas, %d turned away", redirected, turned_away)
 
 
 def stop(drain_s: float) -> None:

@@ -38,7 +38,7 @@ class Ticket(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
     client: Annotated[str, Meta(max_length=_MOST_NAME)]
     """Names its key; empty without CURVE."""
     key: Annotated[str, Meta(max_length=_MOST_NAME)]
-    """Places the robot, see `placement`, so that it is sent to the same replica when it comes back."""
+    """Places the robot, see `directory`, so that it is sent to the same replica when it comes back."""
     until: float
     """It ends then, seconds since 1970."""
 

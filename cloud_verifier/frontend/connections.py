@@ -41,7 +41,6 @@ class Connection:
     routing_id: bytes | None = None
     """Addresses it, once it has sent something."""
     has_session: bool = False
-    alive: bool = True
 
     @property
     def fd(self) -> int:
@@ -62,7 +61,8 @@ class Connections:
     """How many connections may be without a session; of more, the oldest are ended."""
     ended: list[bytes] = field(default_factory=list)
     """Peers that have sent something and are gone; whoever reads it empties it."""
-    _handshakes: int = 0
+    handshakes: int = 0
+    """How many connections ended their handshakes; ZeroMQ does not name them."""
     _named: int = 0
     _count: int = 0
     _of_fd: dict[int, Connection] = field(default_factory=dict)
@@ -87,7 +87,6 @@ class Connections:
         connection = self._of_fd.pop(fd, None)
         if connection is None:
             return
-        connection.alive = False
         self._busy.discard(fd)
         self._of_peer.pop(connection.peer, None)
         if connection.routing_id is not None:
@@ -102,11 +101,7 @@ class Connections:
         """Remove all connections: the socket was closed. Peers keep their numbers."""
         for fd in list(self._of_fd):
             self.close(fd)
-        self._handshakes = self._named = 0
-
-    def handshake_ended(self) -> None:
-        """Count a connection that ended its handshake; ZeroMQ does not name it."""
-        self._handshakes += 1
+        self.handshakes = self._named = 0
 
     @property
     def lost_bytes(self) -> int:
@@ -116,7 +111,7 @@ class Connections:
         Here it counts as a handshake without a message.
         """
         unnamed = sum(connection.routing_id is None for connection in self._of_fd.values())
-        return SESSIONLESS_BYTES * max(0, self._handshakes - self._named - unnamed)
+        return SESSIONLESS_BYTES * max(0, self.handshakes - self._named - unnamed)
 
     def deliver(self, fd: int, routing_id: bytes, size: int, client: str = "") -> Connection | None:
         """Count a whole message of `size` bytes, sent with the key of `client`.

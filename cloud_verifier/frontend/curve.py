@@ -23,7 +23,7 @@ REFUSED_PER_S, REFUSED_AT_ONCE = 1.0, 10
 _log = logging.getLogger("cloud_verifier")
 
 
-def _stamp(file: Path | os.DirEntry[str]) -> tuple[int, int]:
+def file_stamp(file: Path | os.DirEntry[str]) -> tuple[int, int]:
     """Return what changes with a file's content or mode; zeros for a file that is not to be had."""
     try:
         seen = file.stat()
@@ -67,7 +67,7 @@ class AuthorizedKeys:
         A file without a key is left out, with one line in the log; the others count.
         """
         with os.scandir(self.folder) as entries:
-            stamps = {each.name[: -len(KEY)]: _stamp(each) for each in entries if each.name.endswith(KEY)}
+            stamps = {each.name[: -len(KEY)]: file_stamp(each) for each in entries if each.name.endswith(KEY)}
         before = self._keys
         self._keys = {
             name: before[name] if self._stamps.get(name) == stamp else self._read(name)
@@ -91,15 +91,37 @@ class AuthorizedKeys:
         return key
 
 
-class _Authenticator(zmq.auth.Authenticator):
-    """Accepts clients whose keys are authorized, and calls each by the name of its key."""
+class CurveServer(zmq.auth.Authenticator):
+    """Encrypts one server socket, and accepts clients whose public key is in `authorized/`, by its name there.
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: AuthorizedKeys) -> None:
+    ZeroMQ asks at `zap_socket` who may connect; `answer` when it can be read.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], folder: Path) -> None:
+        """Raises StartError for keys that are missing or unreadable."""
         super().__init__(context)
-        self.configure_curve_callback("*", credentials_provider=self)
-        self.keys = keys
+        self._folder = folder
+        self._pair = load_server_key(folder)
+        try:
+            self.keys = AuthorizedKeys(folder / AUTHORIZED)
+        except OSError as error:
+            raise StartError(f"--keys {folder}: {error}; make keys with keygen --keys {folder}") from None
+        if not self.keys:
+            raise StartError(f"--keys {folder}: {AUTHORIZED}/ holds no client key, so nobody could connect")
+        self._protecting = self._pair
+        self._changed = file_stamp(folder / f"{SERVER}{SECRET}")
+        self._complaint = ""
         self._lines = Rate.counted(1.0 / REFUSED_S, 1)
         self._all_lines = Rate.counted(REFUSED_PER_S, REFUSED_AT_ONCE)
+        self.configure_curve_callback("*", credentials_provider=self)
+        self.start()
+
+    def answer(self) -> None:
+        """Answer ZeroMQ's questions about those that want to connect."""
+        while self.zap_socket.poll(0):
+            question = self.handle_zap_message(self.zap_socket.recv_multipart())
+            with contextlib.suppress(StopIteration):  # a coroutine that waits for nothing, since `callback` is none
+                question.send(None)
 
     def callback(self, domain: str, key: bytes) -> bool:
         """Return whether a client with this z85 key may connect."""
@@ -115,38 +137,6 @@ class _Authenticator(zmq.auth.Authenticator):
         """Return the name by which ZeroMQ knows a client of this key."""
         return self.keys.name(zmq.utils.z85.encode(client_public_key))
 
-
-class CurveServer:
-    """Encrypts one server socket and accepts only clients whose public key is in `authorized/`."""
-
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], folder: Path) -> None:
-        """Raises StartError for keys that are missing or unreadable."""
-        self._folder = folder
-        self._pair = load_server_key(folder)
-        try:
-            self._keys = AuthorizedKeys(folder / AUTHORIZED)
-        except OSError as error:
-            raise StartError(f"--keys {folder}: {error}; make keys with keygen --keys {folder}") from None
-        if not self._keys:
-            raise StartError(f"--keys {folder}: {AUTHORIZED}/ holds no client key, so nobody could connect")
-        self._protecting = self._pair
-        self._changed = _stamp(folder / f"{SERVER}{SECRET}")
-        self._complaint = ""
-        self._authenticator = _Authenticator(context, self._keys)
-        self._authenticator.start()
-
-    @property
-    def socket(self) -> zmq.Socket[bytes]:
-        """Return the socket where ZeroMQ asks who may connect; `answer` when it can be read."""
-        return self._authenticator.zap_socket
-
-    def answer(self) -> None:
-        """Answer ZeroMQ's questions about those that want to connect."""
-        while self.socket.poll(0):
-            question = self._authenticator.handle_zap_message(self.socket.recv_multipart())
-            with contextlib.suppress(StopIteration):  # a coroutine that waits for nothing, since `callback` is none
-                question.send(None)
-
     def protect(self, socket: zmq.Socket[bytes]) -> None:
         """Make `socket` a CURVE server; call it before bind."""
         self._protecting = self._pair
@@ -159,35 +149,22 @@ class CurveServer:
         What cannot be read changes nothing but a line in the log.
         """
         try:
-            self._keys.refresh()
+            self.keys.refresh()
         except OSError as error:
             self._complain(f"who may connect stays as it was: {error}")
-        stamp = _stamp(self._folder / f"{SERVER}{SECRET}")
+        stamp = file_stamp(self._folder / f"{SERVER}{SECRET}")
         if stamp != self._changed:
             self._changed = stamp
             try:
                 self._pair = load_server_key(self._folder)
             except StartError as error:
                 self._complain(f"the server's key stays as it was: {error}")
-        gone, self._keys.gone = self._keys.gone, []
+        gone, self.keys.gone = self.keys.gone, []
         return gone
-
-    def knows(self, client: str) -> bool:
-        """Whether a client of this name may be connected."""
-        return client in self._keys
-
-    @property
-    def clients(self) -> list[str]:
-        """Return the names of those that may connect."""
-        return self._keys.names
 
     def renewed(self) -> bool:
         """Whether the server's key has changed since `protect`."""
         return self._pair != self._protecting
-
-    def stop(self) -> None:
-        """Accept no more clients."""
-        self._authenticator.stop()
 
     def _complain(self, text: str) -> None:
         if text != self._complaint:

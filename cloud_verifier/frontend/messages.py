@@ -5,9 +5,13 @@ The two ends are always of one version and on one machine, so there is neither a
 
 from __future__ import annotations
 
-from typing import TypeAlias
+import sys
+from pathlib import Path
+from typing import TypeAlias, TypeVar
 
 import msgspec
+
+Settings = TypeVar("Settings")
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -59,7 +63,7 @@ class Line(Message, tag=6, frozen=True):
 
 
 class Alive(Message, tag=7, frozen=True):
-    """The frontend lives; it sends this every `ALIVE_S`, with how many messages found their peer's queue full."""
+    """The frontend lives; it sends this every `ALIVE_S`, with how many messages since found their peer's queue full."""
 
     dropped: int
 
@@ -106,9 +110,14 @@ class FrontendSettings(msgspec.Struct, frozen=True):
     address: str
     listener: int | None
     """The descriptor of a socket that listens at `address`; None: the frontend binds it."""
-    keys: str | None
+    keys: Path | None
     """The folder of CURVE keys."""
     number: int
     """Counts the frontends that there were before, so that no two of them give a peer one name."""
     bytes_per_s: float
     """What one client may send; beyond a multiple of it its connection is ended. 0: any."""
+
+
+def given_settings(kind: type[Settings]) -> Settings:
+    """Return the settings with which `supervisor.start_process` has started this process."""
+    return msgspec.json.decode(sys.argv[1], type=kind, dec_hook=lambda path, text: path(text))

@@ -47,8 +47,8 @@ class Pipe(Generic[T]):
         if len(self._out) == 1:
             self.flush()
 
-    def flush(self) -> bool:
-        """Send what waits, as far as the stream takes it; return whether nothing is left. Raises Closed."""
+    def flush(self) -> None:
+        """Send what waits, as far as the stream takes it. Raises Closed."""
         try:
             while self._out:
                 sent = self._socket.send(self._out[0])
@@ -58,10 +58,9 @@ class Pipe(Generic[T]):
                 else:
                     self._out.popleft()
         except BlockingIOError:
-            return False
+            return
         except OSError as error:
             raise Closed(str(error)) from None
-        return True
 
     def get(self) -> Iterator[T]:
         """Read once from the stream and yield the messages that are whole.

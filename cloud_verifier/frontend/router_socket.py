@@ -2,7 +2,7 @@
 
 Bytes move between the socket and queues, one in and one out for every peer. What a queue does not take is dropped: its
 peer alone loses, and the protocol repeats what was lost. Mail is taken out by turns that are fair in bytes, first among
-clients, then among a client's connections. One thread uses it, the frontend's (`cloud_verifier.frontend.process`).
+clients, then among a client's connections. One thread uses it, the frontend's (`cloud_verifier.frontend.__main__`).
 
 ZMTP heartbeats are off and the receiving pipe has no high-water mark, because libzmq 4.3.5 ends the process when a
 full pipe meets a closed connection and a heartbeat (zeromq/libzmq issue 4364). What bounds memory in its place is the
@@ -117,14 +117,14 @@ class RouterSocket:
         port = self.address.rpartition(":")[2]
         self._port = int(port) if port.isdecimal() else None
         self.dropped = 0
-        """How many messages found their peer's queue full."""
+        """How many messages found their peer's queue full; whoever reports it sets it back."""
 
     def wait(self, seconds: float, reading: int | None = None, writing: int | None = None) -> None:
         """Return when mail came, another descriptor can be read or written, something is due, or after `seconds`."""
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         if self._curve is not None:
-            poller.register(self._curve.socket, zmq.POLLIN)
+            poller.register(self._curve.zap_socket, zmq.POLLIN)
         for descriptor, event in ((reading, zmq.POLLIN), (writing, zmq.POLLOUT)):
             if descriptor is not None:
                 poller.register(descriptor, event)
@@ -160,7 +160,7 @@ class RouterSocket:
     @property
     def clients(self) -> list[str]:
         """Return the names of those that may connect; none where there are no keys."""
-        return self._curve.clients if self._curve is not None else []
+        return self._curve.keys.names if self._curve is not None else []
 
     @property
     def has_mail(self) -> bool:
@@ -266,8 +266,8 @@ class RouterSocket:
 
     def _take_mail(self) -> None:
         """Move what came into the inboxes."""
-        due = time.monotonic() >= self._watch_at
-        if not due and not self._has_mail():
+        has_mail = int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN
+        if not has_mail and time.monotonic() < self._watch_at:
             return
         taken: list[_Mail] = []
         while len(taken) < BURST and (mail := self._receive()) is not None:
@@ -303,7 +303,7 @@ class RouterSocket:
 
     def _put(self, connection: Connection, frames: list[bytes], size: int) -> None:
         sharer = connection.client or connection.peer
-        if self._curve is not None and not self._curve.knows(connection.client):
+        if self._curve is not None and connection.client not in self._curve.keys:
             return self._end(connection, f"the key of {connection.client} was taken back")
         if self._rate is not None and self._rate.use(sharer, size, time.monotonic()) > 0.0:
             return self._end(connection, f"it sends more than {OVER:g} times what --bytes-per-s allows")
@@ -352,7 +352,7 @@ class RouterSocket:
                 self._connections.accept(fd)
                 closed = [each for each in closed if each != fd]
             elif event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._connections.handshake_ended()
+                self._connections.handshakes += 1
             elif event["event"] == zmq.EVENT_ACCEPT_FAILED:
                 if self._lines.take("accept", time.monotonic()):
                     _log.warning("a connection cannot be taken: %s; if that goes on, raise ulimit -n", os.strerror(fd))
@@ -383,9 +383,6 @@ class RouterSocket:
                 raise
             return False
         return True
-
-    def _has_mail(self) -> bool:
-        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
     def _cut_off(self) -> None:
         """End connections that have more under way than they may, at most every WATCH_S."""

@@ -7,6 +7,7 @@ ones, their robots find no session, send Hello with their resume token, and the 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import select
@@ -19,8 +20,9 @@ from collections import deque
 from pathlib import Path
 
 import msgspec
+import zmq
+from zmq.utils.monitor import parse_monitor_message
 
-from cloud_verifier.frontend.listener import listen
 from cloud_verifier.frontend.messages import (
     Admit,
     Arrived,
@@ -60,12 +62,45 @@ def start_process(module: str, settings: msgspec.Struct, *passed: int | None) ->
 
     In a session of its own: a Ctrl-C reaches all processes of a terminal, this one perhaps while it starts.
     """
-    command = [sys.executable, "-m", module, msgspec.json.encode(settings).decode()]
+    command = [sys.executable, "-m", module, msgspec.json.encode(settings, enc_hook=str).decode()]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     descriptors = tuple(each for each in passed if each is not None)
     return subprocess.Popen(
         command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=environment, start_new_session=True
     )
+
+
+def _listen(address: str) -> tuple[int | None, str]:
+    """Return the descriptor of a socket that listens at a ZeroMQ address, and the address with its port.
+
+    It stays with the engine's process, so that the address is taken when the frontend ends: robots that connect while
+    there is none wait in the kernel's queue for the next one, and are not refused.
+
+    No descriptor for `ipc://`, which every frontend binds anew. Raises StartError for an address that cannot be bound.
+    """
+    if not address.startswith("tcp://"):
+        return None, address
+    # ZeroMQ resolves wildcards, names and interfaces as the frontend would; nothing is received here.
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    monitor = router.get_monitor_socket(zmq.EVENT_LISTENING)
+    try:
+        router.ipv6 = "[" in address
+        router.bind(address)
+        descriptor = os.dup(int(parse_monitor_message(monitor.recv_multipart())["value"]))
+        endpoint = router.getsockopt(zmq.LAST_ENDPOINT)
+        assert isinstance(endpoint, bytes)
+        return descriptor, endpoint.rstrip(b"\0").decode()
+    except zmq.ZMQError as error:
+        reason = error.strerror or str(error)
+        if error.errno in (errno.ENODEV, errno.EADDRNOTAVAIL):
+            reason = "no interface of this machine has this name or address"
+        raise StartError(f"--bind {address}: {reason}") from None
+    finally:
+        router.disable_monitor()
+        monitor.close(linger=0)
+        router.close(linger=0)
+        context.term()
 
 
 class Frontend:
@@ -77,22 +112,19 @@ class Frontend:
         """Raises StartError for an address that cannot be bound or keys that cannot be used."""
         check_bind(bind, keys is not None, allow_plain)
         self._keys, self._bytes_per_s = keys, bytes_per_s
-        self._listener, self.address = listen(bind)
+        self._listener, self.address = _listen(bind)
         self.pid = 0
         self.restarts = 0
         """How many frontends have ended and were followed by another."""
         self.dropped = 0
         """How many messages found their peer's queue full, in all frontends so far, as reported last."""
-        self._dropped_before = 0
-        """How many did in the frontends before the one of now."""
         self._using = threading.RLock()
         """Lock that is held around every use of what stands below; the thread puts the next frontend in its place."""
         self._pipe: Pipe[FromFrontend] | None = None
         self._notice_in, self._notice_out = socket.socketpair()
         self._notice_in.setblocking(False)
         self._notice_out.setblocking(False)
-        """Descriptors that end a wait, too, and what knows whether something came there already."""
-        self._poll = self._new_poll()
+        """Descriptors that end a wait, too."""
         self._opened, self._read_at = False, 0.0
         self._reason = ""
         self._clients: dict[bytes, str] = {}
@@ -115,7 +147,10 @@ class Frontend:
         with self._using:
             self._flush()
             idle = not self._mail and not self._take()
-            poll = self._poll
+            poll = select.poll()
+            poll.register(self._notice_out, select.POLLIN)
+            if self._pipe is not None:
+                poll.register(self._pipe, select.POLLIN | (select.POLLOUT if self._pipe.backlog else 0))
         if idle and seconds >= 0.001:
             poll.poll(int(seconds * 1000))
         elif idle and seconds > 0.0:
@@ -224,17 +259,10 @@ class Frontend:
                 except Closed:
                     self._lose()
 
-    def _new_poll(self) -> select.poll:
-        poll = select.poll()
-        poll.register(self._notice_out.fileno(), select.POLLIN)
-        return poll
-
     def _flush(self) -> None:
         if self._pipe is not None:
             try:
-                self._poll.modify(
-                    self._pipe.fileno(), select.POLLIN if self._pipe.flush() else select.POLLIN | select.POLLOUT
-                )
+                self._pipe.flush()
             except Closed:
                 self._lose()
 
@@ -279,12 +307,11 @@ class Frontend:
         elif isinstance(message, Failed):
             self._reason = message.reason
         else:
-            self.dropped = self._dropped_before + message.dropped
+            self.dropped += message.dropped
 
     def _lose(self) -> None:
         """Forget the frontend: its peers are gone, and what they sent last is nobody's."""
         if self._pipe is not None:
-            self._poll = self._new_poll()
             self._pipe.close()
             self._pipe = None
         self._clients.clear()
@@ -305,18 +332,14 @@ class Frontend:
         """Start a frontend and connect to it."""
         ours, theirs = socket.socketpair()
         settings = FrontendSettings(
-            theirs.fileno(), self.address, self._listener, str(self._keys) if self._keys is not None else None,
-            self.restarts, self._bytes_per_s,
+            theirs.fileno(), self.address, self._listener, self._keys, self.restarts, self._bytes_per_s
         )  # fmt: skip
         with theirs:
             process = start_process("cloud_verifier.frontend", settings, theirs.fileno(), self._listener)
         with self._using:
             self._lose()
             self._process, self.pid = process, process.pid
-            self._dropped_before = self.dropped
             self._pipe, self._opened, self._read_at = Pipe(ours, FromFrontend), False, time.monotonic()
-            self._poll = self._new_poll()
-            self._poll.register(self._pipe, select.POLLIN)
         self.notify()
         return process
 

@@ -16,8 +16,7 @@ import msgspec
 from cloud_verifier.choice import Act
 from cloud_verifier.events import Begun, Committed, Deferred, Ended, Event, ExitJudged, Granted, Prefilled, Worked
 from cloud_verifier.monitoring import series as s
-from cloud_verifier.monitoring.series import CATALOGUE, MOST_ROBOTS, OTHER, SOURCES, STATES, Labels
-from cloud_verifier.monitoring.store import SeriesStore
+from cloud_verifier.monitoring.series import CATALOGUE, MOST_ROBOTS, OTHER, SOURCES, STATES, Labels, SeriesStore
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.sessions import Session
 from cloud_verifier.step import Step

@@ -13,8 +13,7 @@ from cloud_verifier.cluster.directory import Phase, Status, replica_number
 from cloud_verifier.monitoring import series as s
 from cloud_verifier.monitoring.figures import PUBLISH_S
 from cloud_verifier.monitoring.health import Health
-from cloud_verifier.monitoring.series import GATEWAY_CATALOGUE
-from cloud_verifier.monitoring.store import SeriesStore
+from cloud_verifier.monitoring.series import GATEWAY_CATALOGUE, SeriesStore
 from speculation.address import host_of
 
 
@@ -65,13 +64,11 @@ class GatewayHealth(Health):
         ):  # fmt: skip
             store.set_all(series, {(each.name,): getattr(each, field) for each in self._replicas})
 
-    @property
-    def _published_at(self) -> float:
-        return self._at
+    def age_s(self) -> float:
+        return max(0.0, self._clock() - self._at)
 
-    @property
-    def _beat(self) -> float:
-        return self._turned_at
+    def silent_s(self) -> float:
+        return max(0.0, self._clock() - self._turned_at)
 
     def ready_problem(self) -> str:
         """Return why no robot should be sent here now; empty: it may be."""

@@ -14,7 +14,7 @@ import msgspec
 
 from cloud_verifier.monitoring import series as s
 from cloud_verifier.monitoring.figures import Figures, Phase, SessionFigures
-from cloud_verifier.monitoring.store import SeriesStore
+from cloud_verifier.monitoring.series import SeriesStore
 from speculation.wire import PROTOCOL
 
 
@@ -41,22 +41,13 @@ class Health(ABC):
         self.about = {**self.about, **about}
         self.store.set_all(s.INFO, {tuple(str(self.about.get(label, "")) for label in s.INFO.labels): 1.0})
 
+    @abstractmethod
     def age_s(self) -> float:
         """Return the age of what was published last."""
-        return max(0.0, self._clock() - self._published_at)
 
+    @abstractmethod
     def silent_s(self) -> float:
         """Return the seconds since the process last gave a sign."""
-        return max(0.0, self._clock() - self._beat)
-
-    @property
-    @abstractmethod
-    def _published_at(self) -> float: ...
-
-    @property
-    @abstractmethod
-    def _beat(self) -> float:
-        """Return when it last gave a sign."""
 
     def health_problem(self) -> str:
         """Return why the process should be restarted; empty: it should not."""
@@ -110,13 +101,12 @@ class VerifierHealth(Health):
         self._figures = figures
         super().__init__(figures, clock, hang_s)
 
-    @property
-    def _published_at(self) -> float:
-        return self._figures.latest.at
+    def age_s(self) -> float:
+        return max(0.0, self._clock() - self._figures.latest.at)
 
-    @property
-    def _beat(self) -> float:
-        return self._clock() if self._figures.phase is Phase.LOADING else self._figures.beat
+    def silent_s(self) -> float:
+        is_loading = self._figures.phase is Phase.LOADING
+        return 0.0 if is_loading else max(0.0, self._clock() - self._figures.beat)
 
     def ready_problem(self) -> str:
         """Return why no robot should be sent here now; empty: it may be."""

@@ -99,50 +99,40 @@ def pages_served(settings: Monitoring, health: Health, chat_api: bool = False) -
         server.close()
 
 
-class HttpServer:
+class HttpServer(ThreadingHTTPServer):
     """Serves `pages` by their path until `close`. Raises StartError where the address cannot be used.
 
     chat_api: requests of the chat API are told to come again while nobody takes them.
     """
 
-    def __init__(self, address: str, port: int, pages: Mapping[str, Page], chat_api: bool = False) -> None:
-        address = address.strip("[]")
-        try:
-            self._server = _Server((address, port), _handler(pages, chat_api))
-        except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise StartError(f"--http {port} at --http-bind {address}: {reason}") from None
-        self.port: int = self._server.server_address[1]
-        self.url = f"http://{f'[{address}]' if ':' in address else address}:{self.port}"
-        # `close` waits for so long at most; an idle server wakes as often.
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="http", daemon=True)
-        self._thread.start()
-
-    def hand_over(self, take: Callable[[socket.socket], None] | None) -> None:
-        """Let `take` have the connections of the chat API from now on; it raises OSError for one that it cannot take.
-
-        None: there is no such API.
-        """
-        self._server.take = take
-
-    def close(self) -> None:
-        """Answer nothing any more and free the address."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = MOST_CHAT_REQUESTS
 
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        self._free, self._looking = (threading.BoundedSemaphore(most) for most in (MOST_REQUESTS, MOST_CHAT_REQUESTS))
+    def __init__(self, address: str, port: int, pages: Mapping[str, Page], chat_api: bool = False) -> None:
+        address = address.strip("[]")
+        self.pages, self.chat_api = pages, chat_api
         self.take: Callable[[socket.socket], None] | None = None
-        """Takes a connection of the chat API; None: there is none."""
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        super().__init__(address, handler)
+        """Takes the connections of the chat API, or raises OSError for one that it cannot take; None: there is no API.
+        """
+        self._free, self._looking = (threading.BoundedSemaphore(most) for most in (MOST_REQUESTS, MOST_CHAT_REQUESTS))
+        self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            super().__init__((address, port), _Handler)
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise StartError(f"--http {port} at --http-bind {address}: {reason}") from None
+        self.port: int = self.server_address[1]
+        self.url = f"http://{f'[{address}]' if ':' in address else address}:{self.port}"
+        # `close` waits for so long at most; an idle server wakes as often.
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), name="http", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answer nothing any more and free the address."""
+        self.shutdown()
+        self.server_close()
+        self._thread.join()
 
     def server_bind(self) -> None:
         # HTTPServer's own looks its name up, which may wait for a name server.
@@ -179,6 +169,61 @@ class _Server(ThreadingHTTPServer):
         _log.debug("an HTTP request failed", exc_info=True)
 
 
+class _Handler(BaseHTTPRequestHandler):
+    server: HttpServer
+    server_version, sys_version = "spec-vlm-nav", ""
+
+    def do_GET(self) -> None:
+        if self._is_early():
+            return
+        page = self.server.pages.get(urlsplit(self.path).path)
+        if page is None:
+            text = f"no such page; there are {', '.join(self.server.pages)}\n"
+            self._answer(HTTPStatus.NOT_FOUND, text.encode(), TEXT)
+            return
+        try:
+            answer = page(self.headers.get("Accept", ""))
+        except Exception:
+            _log.exception("the page %s could not be made", self.path[:100])
+            answer = HTTPStatus.INTERNAL_SERVER_ERROR, b"the page could not be made; see the log\n", TEXT
+        self._answer(*answer)
+
+    do_HEAD = do_GET
+
+    def do_POST(self) -> None:
+        if self._is_early():
+            return
+        # Clients of the chat API come here where their base URL has no /v1.
+        text = "pages are read by GET; the chat API, where --api-keys serves it, has paths that begin with /v1"
+        self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, text, "invalid_request_error")
+
+    def _is_early(self) -> bool:
+        """Answer a request of the chat API that came before the API, or after it; False for any other."""
+        if not self.server.chat_api or not f"{urlsplit(self.path).path}/".startswith("/v1/"):
+            return False
+        text = "the chat API is not served now: the model is loaded, or the verifier ends (/ready says which)"
+        self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, text, "server_error", ("Retry-After", "2"))
+        return True
+
+    def _refuse(self, status: HTTPStatus, text: str, kind: str, *headers: tuple[str, str]) -> None:
+        """Answer in the chat API's form: its clients show no other text."""
+        error = {"message": text, "type": kind, "param": None, "code": status.name.lower()}
+        self._answer(status, msgspec.json.encode({"error": error}), JSON, *headers)
+
+    def _answer(self, status: HTTPStatus, body: bytes, content_type: str, *headers: tuple[str, str]) -> None:
+        self.send_response(status)
+        for name, value in headers:
+            self.send_header(name, value)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing: probes come every few seconds."""
+
+
 def _head(connection: socket.socket) -> bytes:
     """Return the first bytes of a request, which stay to be read; fewer where its client is gone."""
     head = b""
@@ -195,59 +240,3 @@ def _head(connection: socket.socket) -> bytes:
 def _hang_up(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):  # it has ended meanwhile
         connection.shutdown(socket.SHUT_RDWR)
-
-
-def _handler(pages: Mapping[str, Page], chat_api: bool) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        server_version, sys_version = "spec-vlm-nav", ""
-
-        def do_GET(self) -> None:
-            if self._is_early():
-                return
-            page = pages.get(urlsplit(self.path).path)
-            if page is None:
-                self._answer(HTTPStatus.NOT_FOUND, f"no such page; there are {', '.join(pages)}\n".encode(), TEXT)
-                return
-            try:
-                answer = page(self.headers.get("Accept", ""))
-            except Exception:
-                _log.exception("the page %s could not be made", self.path[:100])
-                answer = HTTPStatus.INTERNAL_SERVER_ERROR, b"the page could not be made; see the log\n", TEXT
-            self._answer(*answer)
-
-        do_HEAD = do_GET
-
-        def do_POST(self) -> None:
-            if self._is_early():
-                return
-            # Clients of the chat API come here where their base URL has no /v1.
-            text = "pages are read by GET; the chat API, where --api-keys serves it, has paths that begin with /v1"
-            self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, text, "invalid_request_error")
-
-        def _is_early(self) -> bool:
-            """Answer a request of the chat API that came before the API, or after it; False for any other."""
-            if not chat_api or not f"{urlsplit(self.path).path}/".startswith("/v1/"):
-                return False
-            text = "the chat API is not served now: the model is loaded, or the verifier ends (/ready says which)"
-            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, text, "server_error", ("Retry-After", "2"))
-            return True
-
-        def _refuse(self, status: HTTPStatus, text: str, kind: str, *headers: tuple[str, str]) -> None:
-            """Answer in the chat API's form: its clients show no other text."""
-            error = {"message": text, "type": kind, "param": None, "code": status.name.lower()}
-            self._answer(status, msgspec.json.encode({"error": error}), JSON, *headers)
-
-        def _answer(self, status: HTTPStatus, body: bytes, content_type: str, *headers: tuple[str, str]) -> None:
-            self.send_response(status)
-            for name, value in headers:
-                self.send_header(name, value)
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Log nothing: probes come every few seconds."""
-
-    return Handler

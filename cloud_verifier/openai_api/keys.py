@@ -14,6 +14,7 @@ import secrets
 import stat
 from pathlib import Path
 
+from cloud_verifier.frontend.curve import file_stamp
 from cloud_verifier.security import AUTHORIZED, ROBOT_NAME, SECRET
 from cloud_verifier.start_error import StartError
 
@@ -30,7 +31,7 @@ class ApiKeys:
     def __init__(self, file: Path, folder: Path | None) -> None:
         """`folder` has the CURVE keys. Raises StartError, naming file and line, for keys that cannot be used."""
         self._file, self._folder = file, folder
-        self._stamp = self._seen()
+        self._stamp = file_stamp(file)
         self._names = self._read()
         if not self._names:
             raise StartError(f"--api-keys {file}: it holds no key; make one with keygen --api-keys {file}")
@@ -48,7 +49,7 @@ class ApiKeys:
 
         One that cannot be used changes nothing but a line in the log; one without keys lets nobody in.
         """
-        stamp, before = self._seen(), self._names
+        stamp, before = file_stamp(self._file), self._names
         if stamp == self._stamp:
             return set()
         self._stamp = stamp
@@ -57,13 +58,6 @@ class ApiKeys:
         except StartError as error:
             _log.warning("who may use the chat API stays as it was: %s", error)
         return {name for digest, name in before.items() if digest not in self._names}
-
-    def _seen(self) -> tuple[int, int]:
-        try:
-            found = self._file.stat()
-        except OSError:
-            return 0, 0
-        return found.st_ctime_ns, found.st_size
 
     def _read(self) -> dict[bytes, str]:
         names: dict[bytes, str] = {}

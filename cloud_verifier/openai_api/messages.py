@@ -203,38 +203,32 @@ def _explained(text: str) -> ApiError:
     return refused(f"{field}: {sentence}" if field else sentence, field)
 
 
-class Usage(msgspec.Struct, frozen=True):
-    """The usage counts the tokens of a request."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-
-
 class Answers:
     """Writes the answers to one request, whole or piece by piece, in JSON. `created` is in seconds since 1970."""
 
     def __init__(self, name: str, created: int, model: str) -> None:
         self._about = (name, created, model)
 
-    def whole(self, text: str, reason: str, usage: Usage) -> bytes:
-        """Return the whole answer, and why it ends: `stop` or `length`."""
+    def whole(self, text: str, reason: str, prompt: int, tokens: int) -> bytes:
+        """Return the whole answer, why it ends, `stop` or `length`, and how many tokens prompt and answer have."""
         message = {"role": "assistant", "content": text}
-        return self._encoded("chat.completion", [_choice(reason, message=message)], usage)
+        return self._encoded("chat.completion", [_choice(reason, message=message)], (prompt, tokens))
 
     def piece(self, text: str | None, reason: str | None = None, first: bool = False) -> bytes:
         """Return a piece of text; None for none, as beside the `reason` why the answer ends."""
         delta = {**({"role": "assistant"} if first else {}), **({} if text is None else {"content": text})}
         return self._encoded("chat.completion.chunk", [_choice(reason, delta=delta)])
 
-    def usage(self, usage: Usage) -> bytes:
-        """Return the last piece of a stream, which has no text."""
-        return self._encoded("chat.completion.chunk", [], usage)
+    def usage(self, prompt: int, tokens: int) -> bytes:
+        """Return the last piece of a stream, which has no text, but the tokens of prompt and answer."""
+        return self._encoded("chat.completion.chunk", [], (prompt, tokens))
 
-    def _encoded(self, kind: str, choices: list[dict[str, Any]], usage: Usage | None = None) -> bytes:
+    def _encoded(self, kind: str, choices: list[dict[str, Any]], used: tuple[int, int] | None = None) -> bytes:
         name, created, model = self._about
         about = {"id": name, "object": kind, "created": created, "model": model, "choices": choices}
-        return msgspec.json.encode(about if usage is None else {**about, "usage": usage})
+        if used is not None:
+            about["usage"] = {"prompt_tokens": used[0], "completion_tokens": used[1], "total_tokens": sum(used)}
+        return msgspec.json.encode(about)
 
 
 def _choice(reason: str | None, **text: dict[str, str]) -> dict[str, Any]:

@@ -14,13 +14,11 @@ import subprocess
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import msgspec
 
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.frontend.supervisor import start_process
-from cloud_verifier.logs import LogFormat
 from cloud_verifier.monitoring.http_server import HttpServer
 from cloud_verifier.openai_api.keys import ApiKeys
 from cloud_verifier.start_error import need
@@ -34,20 +32,12 @@ PAUSE_S, CLOSE_S = 1.0, 3.0
 
 
 class ApiSettings(msgspec.Struct, frozen=True):
-    """What the process is given: descriptor of its end of the socket pair, verifier, model and limits."""
+    """What the process is given: the descriptor of its end of the socket pair, and whose requests it sends where."""
 
     connections: int
     address: str
-    keys: str | None
-    allow_plain: bool
-    api_keys: str
-    sessions: int
-    per_client: int
-    model: str
-    folder: str
-    capacity: int
-    max_draft: int
-    log_format: LogFormat
+    """The verifier's, or the gateway's."""
+    config: ServerConfig
 
 
 @contextmanager
@@ -62,13 +52,13 @@ def chat_api_served(config: ServerConfig, address: str, pages: HttpServer | None
         return
     need("openai", "aiohttp")
     ApiKeys(file, config.link.keys)
-    process = ChatApiProcess(config, file, _reached(address))
-    pages.hand_over(process.take)
-    _log.info("OpenAI chat API of %s at %s/v1", process.model, pages.url)
+    process = ChatApiProcess(ApiSettings(-1, _reached(address), config))
+    pages.take = process.take
+    _log.info("OpenAI chat API of %s at %s/v1", model_name(config.model_folder), pages.url)
     try:
         yield
     finally:
-        pages.hand_over(None)
+        pages.take = None
         process.close()
 
 
@@ -83,14 +73,8 @@ def _reached(address: str) -> str:
 class ChatApiProcess:
     """The process, and another one whenever it ends."""
 
-    def __init__(self, config: ServerConfig, api_keys: Path, address: str) -> None:
-        folder, link, limits = config.model_folder, config.link, config.limits
-        self.model = model_name(folder)
-        self._settings = ApiSettings(
-            -1, address, str(link.keys) if link.keys is not None else None, link.allow_plain, str(api_keys),
-            config.chat_api.api_sessions, config.quotas.sessions_per_client, self.model, str(folder), limits.capacity,
-            limits.max_draft, config.monitoring.log_format,
-        )  # fmt: skip
+    def __init__(self, settings: ApiSettings) -> None:
+        self._settings = settings
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._process, self._ours = self._start()

@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import web
 
 from cloud_verifier.openai_api.keys import ApiKeys
-from cloud_verifier.openai_api.messages import Answers, ApiError, ChatRequest, Usage, read_request, refused
+from cloud_verifier.openai_api.messages import Answers, ApiError, ChatRequest, read_request, refused
 from cloud_verifier.openai_api.questions import Questions
 from cloud_verifier.openai_api.verifier_sessions import ANSWER_S, Question, VerifierSessions, unavailable
 from cloud_verifier.start_error import StartError
@@ -159,7 +159,7 @@ class ChatServer:
             if asked.stream:
                 return await self._stream(request, asked, answers, answer, pieces, size)
             text = "".join([piece async for piece in pieces])
-        body = answers.whole(text, answer.reason, answer.usage(size))
+        body = answers.whole(text, answer.reason, size, answer.tokens)
         return web.Response(body=body, content_type=_JSON)
 
     async def _stream(
@@ -179,7 +179,7 @@ class ChatServer:
                 await _write(response, answers.piece(piece))
             await _write(response, answers.piece(None, answer.reason))
             if asked.includes_usage:
-                await _write(response, answers.usage(answer.usage(size)))
+                await _write(response, answers.usage(size, answer.tokens))
         except ApiError as error:
             await _write(response, error.body)
         await _write(response, b"[DONE]")
@@ -217,10 +217,6 @@ class Answer:
                     yield piece
         if rest := self._grown.end()[self._shown :]:
             yield rest
-
-    def usage(self, prompt: int) -> Usage:
-        """Return how many tokens it took so far, of a prompt of so many."""
-        return Usage(prompt, self.tokens, prompt + self.tokens)
 
     def _held(self, text: str) -> int:
         """Return how many of the last characters may begin a text that stops it."""

@@ -18,6 +18,7 @@ from pathlib import Path
 import zmq
 import zmq.asyncio
 
+from cloud_verifier.limits import Rate
 from cloud_verifier.openai_api.messages import ApiError, refused, too_long
 from cloud_verifier.security import client_keys
 from speculation import wire
@@ -104,15 +105,14 @@ class VerifierSession:
 
     def __init__(self, context: zmq.asyncio.Context, home: Home, client: str) -> None:
         """`client` names the CURVE keys, where there are any."""
-        self._context, self._home, self._client = context, home, client
+        self._context, self._home, self.client = context, home, client
         self._socket: zmq.asyncio.Socket | None = None
         self._is_home = True
         """Whether it is connected to where it began, and not to where a redirect has sent it."""
         self._resume, self._ticket, self._step = "", b"", 0
         self._greeting: tuple[str, str] | None = None
         """The sampling and class of the session; None where it has none, as far as is known."""
-        self._hello_at = 0.0
-        """When another Hello would be due if they came at a steady rate."""
+        self._hellos = Rate.counted(1.0 / HELLO_S, HELLOS)
         self._heard_at = self._pinged_at = 0.0
 
     def is_ready_for(self, question: Question) -> bool:
@@ -216,9 +216,7 @@ class VerifierSession:
             return
         until, self._greeting = time.monotonic() + GREET_S, None
         while True:
-            now = time.monotonic()
-            self._hello_at = max(self._hello_at, now - HELLOS * HELLO_S) + HELLO_S
-            await asyncio.sleep(self._hello_at - now)
+            await asyncio.sleep(self._hellos.use(None, 1.0, time.monotonic()))
             hello = wire.Hello(
                 home.tokenizer, home.vocabulary, sampling=question.sampling, service_class=question.service_class,
                 resume=self._resume, ticket=self._ticket, prefix=wire.prefix_of(question.prompt),
@@ -245,17 +243,14 @@ class VerifierSession:
             if was_home:
                 raise unavailable(f"the verifier takes no requests now: {why}")
             raise Lost(why)
-        flags = ("keys of that verifier", "--allow-plain")
+        flags, home = ("keys of that verifier", "--allow-plain"), self._home
+        allows_plain = home.allow_plain and home.keys is None
         try:
-            check_address(redirect.address, bool(self._home.keys and redirect.server_key), self._allows_plain, flags)
+            check_address(redirect.address, bool(home.keys and redirect.server_key), allows_plain, flags)
         except ValueError as error:
             raise unavailable(f"the gateway names a replica that cannot be used: {error}") from None
         self._ticket, self._is_home = redirect.ticket, False
         self._open(redirect.address, redirect.server_key)
-
-    @property
-    def _allows_plain(self) -> bool:
-        return self._home.allow_plain and self._home.keys is None
 
     def _open(self, address: str, server_key: str) -> None:
         """Connect to a verifier, which has this key or, where that is empty, the one in the folder of keys."""
@@ -264,7 +259,7 @@ class VerifierSession:
         dealer.linger = 0
         dealer.maxmsgsize = wire.MAX_MESSAGE_BYTES
         if self._home.keys is not None:
-            server, dealer.curve_publickey, dealer.curve_secretkey = client_keys(self._home.keys, self._client)
+            server, dealer.curve_publickey, dealer.curve_secretkey = client_keys(self._home.keys, self.client)
             dealer.curve_serverkey = server_key.encode() or server
         dealer.ipv6 = is_v6(host_of(address))
         dealer.connect(address)
@@ -323,7 +318,7 @@ class VerifierSessions:
         self._home, self._context = home, zmq.asyncio.Context()
         self._free = asyncio.Semaphore(most)
         self._own = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(per_client))
-        self._idle: list[tuple[str, VerifierSession]] = []
+        self._idle: list[VerifierSession] = []
         self._earlier = defaultdict[str, Ngrams](Ngrams)
         """Earlier answers of each client, which are hints for its next ones."""
         self._waiting = Counter[str]()
@@ -341,7 +336,7 @@ class VerifierSessions:
             finally:
                 self._waiting[client] -= 1
             session = self._take(client, question)
-            stack.callback(self._idle.append, (client, session))
+            stack.callback(self._idle.append, session)
             answers = contextlib.aclosing(session.answer(question, earlier.hints))
             async for new in await stack.enter_async_context(answers):
                 tokens += new
@@ -350,18 +345,17 @@ class VerifierSessions:
 
     def _take(self, client: str, question: Question) -> VerifierSession:
         """Return a session that this client used before, one of the same greeting first; else another in its place."""
-        own = [each for each in self._idle if each[0] == client or self._home.keys is None]
-        ready = [each for each in own if each[1].is_ready_for(question)]
+        own = [each for each in self._idle if each.client == client or self._home.keys is None]
         if own:
-            chosen = (ready or own)[-1]
+            chosen = ([each for each in own if each.is_ready_for(question)] or own)[-1]
             self._idle.remove(chosen)
-            return chosen[1]
+            return chosen
         if self._idle:
-            self._idle.pop(0)[1].close()
+            self._idle.pop(0).close()
         return VerifierSession(self._context, self._home, client)
 
     def close(self) -> None:
         """End all connections."""
-        for _, session in self._idle:
+        for session in self._idle:
             session.close()
         self._context.destroy(linger=0)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from urllib.request import urlopen
 
 import zmq
 
@@ -68,10 +69,26 @@ class Verifier:
         return code
 
 
+def figure(url: str, name: str) -> float:
+    """Return the value of a series, with its labels, on the page /metrics; 0 where it is not there."""
+    with urlopen(f"{url}/metrics", timeout=60) as reply:
+        lines = reply.read().decode().splitlines()
+    found = (line for line in lines if line.startswith(f"spec_vlm_nav_{name} "))
+    return float(next(found, "0").rpartition(" ")[2])
+
+
 def frontends_of(pid: int) -> list[int]:
     """Return the frontend processes of a verifier's process."""
     children = Path(f"/proc/{pid}/task").glob("*/children")  # any thread may have started it
     return [int(each) for path in children for each in path.read_text().split()]
+
+
+def is_there(pid: int) -> bool:
+    """Return whether a process runs, and is no zombie."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def start(model: Path, *arguments: str, anew: bool = False, preexec_fn: Callable[[], None] | None = None) -> Verifier:

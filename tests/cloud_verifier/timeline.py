@@ -56,16 +56,13 @@ class Timeline:
     _events: virtual_time.Timeline = field(default_factory=virtual_time.Timeline)
     lent: float = 0.0
     """Credit that the latest step began with."""
+    begun: BeginStep = field(init=False)
     _step: int = 0
     _round: int = 0
 
     @property
     def now(self) -> float:
         return self._events.now
-
-    @property
-    def begun(self) -> BeginStep:
-        return self._begin
 
     def at(self, when: float, action: Callable[[], None]) -> None:
         """Do something at a time, `now` at the earliest."""
@@ -74,7 +71,7 @@ class Timeline:
     def draft(self, start: int, tokens: list[int], parents: list[int] | None = None) -> None:
         """Let a draft behind the true answer's first `start` tokens arrive now."""
         prefix = self.truth[:start]
-        digest = extend_digest(begin_digest(self._begin.prompt, self._begin.jpeg), prefix)
+        digest = extend_digest(begin_digest(self.begun.prompt, self.begun.jpeg), prefix)
         self._round += 1
         message = Draft(self._step, self._round, len(prefix), digest, tokens, parents)
         for commit in self.scheduler.offer(0, message, self.now):
@@ -85,10 +82,10 @@ class Timeline:
         self.truth, self.passes, self._round = truth, [], 0
         self._events.clear()
         self._step += 1
-        self._begin = BeginStep(
+        self.begun = BeginStep(
             self._step, f"step {self._step}", b"jpeg", max_tokens=len(truth), idle=Idle.LEDGER, hints=hints or []
         )
-        self.scheduler.begin(0, self._begin, self.now)
+        self.scheduler.begin(0, self.begun, self.now)
         step = self.scheduler.step(0)
         assert step is not None
         step.prefill.prepared(())

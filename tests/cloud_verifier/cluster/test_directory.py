@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -9,7 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_verifier.cluster.directory import SETTLED_S, SILENT_S, Directory, Phase, Status
+from cloud_verifier.cluster.directory import (
+    BOUND,
+    SETTLED_S,
+    SILENT_S,
+    Directory,
+    Phase,
+    Status,
+    preferred,
+    with_room,
+)
+
+NAMES = st.sets(st.text("abcdefgh", min_size=1, max_size=3), min_size=1, max_size=6)
 
 
 def status(name: str = "a", phase: Phase = Phase.READY, born: float = 1.0, **fields: Any) -> Status:
@@ -102,3 +114,23 @@ def test_what_is_too_many_on_some_has_room_on_others(replicas: list[tuple[int, i
     surplus = directory.surplus(0.0)
     assert len(surplus) < len(replicas)
     assert all(0 < robots <= replicas[int(name[-1])][0] for name, robots in surplus.items())
+
+
+@given(NAMES, st.text(max_size=8), st.data())
+def test_one_that_goes_moves_only_its_own(names: set[str], key: str, data: st.DataObject) -> None:
+    gone = data.draw(st.sampled_from(sorted(names)))
+    before = preferred(key, sorted(names))
+    assert sorted(before) == sorted(names)
+    assert preferred(key, names - {gone}) == [name for name in before if name != gone]
+
+
+@given(NAMES, st.integers(1, 60), st.data())
+def test_everybody_finds_room_and_nobody_has_more_than_its_share(
+    names: set[str], robots: int, data: st.DataObject
+) -> None:
+    weights = {name: data.draw(st.floats(0.1, 8.0)) for name in sorted(names)}
+    loads = Counter(dict.fromkeys(names, 0))
+    for robot in range(robots):
+        loads[with_room(f"robot {robot}", loads, weights)[0]] += 1
+    whole = sum(weights.values())
+    assert all(loads[name] <= math.ceil(BOUND * robots * weights[name] / whole) for name in names)

@@ -60,7 +60,7 @@ def test_a_replica_has_the_clusters_settings_and_its_own_address_and_pages() -> 
     options = parse(["cluster", *given])
     whole = ServerConfig.of(**{name: options[name] for name in SERVER})
     for first, bind in ((0, "tcp://0.0.0.0:*"), (5600, "tcp://0.0.0.0:5601")):
-        own = replica_config(Plan(whole, Scaling(), b"", "0.0.0.0", first, 1.0, 0.0), 2)
+        own = replica_config(Plan(whole, Scaling(), b"", first, 1.0, 0.0), 2)
         assert (own.link.bind, own.monitoring.http, own.monitoring.trace, own.monitoring.log_file) == (
             bind,
             9157,

@@ -12,20 +12,12 @@ from pathlib import Path
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.protocols import Link
 from edge_drafter.step import StepResult
-from tests.cloud_verifier.process import Verifier, frontends_of, start
+from tests.cloud_verifier.process import Verifier, frontends_of, is_there, start
 from tests.cloud_verifier.test_engine import jpeg
 from tests.edge_drafter.test_decoder import PROMPT, config, greedy
 from tests.edge_drafter.waiting import LIMIT_S, wait_for
 
 KILLS = 2
-
-
-def is_there(pid: int) -> bool:
-    """Return whether a process runs, and is no zombie."""
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def received(link: Link, size: int) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections.abc import Callable
 from contextlib import closing
+from typing import TypeVar
 
 import pytest
 
@@ -18,24 +20,32 @@ from tests.hostile import RawPeer
 
 LOOPBACK = "tcp://127.0.0.1:*"
 LIMIT_S, WAIT_S = 120.0, 0.1
+T = TypeVar("T")
 
 
-def receive(router: RouterSocket) -> tuple[bytes, list[bytes]]:
-    """Return the next message."""
+def found_by(router: RouterSocket, look: Callable[[], T | None]) -> T:
+    """Let the router work until there is something to be found, and return it."""
     end = time.monotonic() + LIMIT_S
     while time.monotonic() < end:
-        if (mail := router.receive()) is not None:
-            return mail
+        if found := look():
+            return found
         router.wait(WAIT_S)
         router.move()
     raise AssertionError("nothing came")
 
 
+def receive(router: RouterSocket) -> tuple[bytes, list[bytes]]:
+    """Return the next message."""
+    return found_by(router, router.receive)
+
+
 @pytest.mark.parametrize(("has_session", "most"), [(False, SESSIONLESS_MESSAGES), (True, SESSION_MESSAGES)])
 def test_mail_that_nobody_reads_is_bounded_and_peers_take_turns(has_session: bool, most: int) -> None:
-    router = RouterSocket(LOOPBACK)
-    flooder, quiet = Robot(router.address), Robot(router.address)
-    try:
+    with (
+        closing(RouterSocket(LOOPBACK)) as router,
+        closing(Robot(router.address)) as flooder,
+        closing(Robot(router.address)) as quiet,
+    ):
         flooder.socket.send(b"first")
         peer, _ = receive(router)
         if has_session:
@@ -57,10 +67,6 @@ def test_mail_that_nobody_reads_is_bounded_and_peers_take_turns(has_session: boo
         quiet.socket.send(b"again")
         assert receive(router)[1] == [b"again"]
         assert not router.send(b"nobody", encode(Ping(1)))
-    finally:
-        flooder.close()
-        quiet.close()
-        router.close()
 
 
 def test_all_bytes_of_a_message_count_for_what_a_client_may_send(caplog: pytest.LogCaptureFixture) -> None:
@@ -72,25 +78,12 @@ def test_all_bytes_of_a_message_count_for_what_a_client_may_send(caplog: pytest.
     ):
         for number in range(10):
             robot.socket.send_multipart([encode(Ping(number)), b"", bytes(4000)])
-        assert ended(router) and "more than 4 times what --bytes-per-s allows" in caplog.text
-
-
-def ended(router: RouterSocket) -> list[bytes]:
-    """Wait for peers that are gone, and return them."""
-    end = time.monotonic() + LIMIT_S
-    while time.monotonic() < end:
-        if found := router.ended():
-            return found
-        router.wait(WAIT_S)
-        router.move()
-    raise AssertionError("nobody was hung up on")
+        assert found_by(router, router.ended) and "more than 4 times what --bytes-per-s allows" in caplog.text
 
 
 def test_nothing_blocks_on_a_peer_that_does_not_read() -> None:
-    router = RouterSocket(LOOPBACK)
-    robot = Robot(router.address)
-    robot.socket.rcvhwm = 1
-    try:
+    with closing(RouterSocket(LOOPBACK)) as router, closing(Robot(router.address)) as robot:
+        robot.socket.rcvhwm = 1
         robot.socket.send(b"hi")
         peer, _ = receive(router)
         big = encode(Fault(FaultCode.INTERNAL, "x" * 1000))
@@ -101,9 +94,6 @@ def test_nothing_blocks_on_a_peer_that_does_not_read() -> None:
             pytest.fail("a peer that does not read must be given up")
         assert router.send(peer, big, droppable=True)
         router.forget(peer)
-    finally:
-        robot.close()
-        router.close()
 
 
 def test_what_is_never_freed_ends_with_the_socket_and_robots_come_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,6 @@ def test_while_no_process_can_be_started_the_next_frontend_is_tried_with_pauses(
     frontend: Frontend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without them the thread that tries takes a whole core from the engine, and every line of the log."""
-    robot = Robot(frontend.address)
     pauses: list[float] = []
     wait = frontend._closing.wait
 
@@ -102,7 +101,7 @@ def test_while_no_process_can_be_started_the_next_frontend_is_tried_with_pauses(
     def none_left(*_: object, **__: object) -> None:
         raise BlockingIOError(errno.EAGAIN, "no process is left")
 
-    try:
+    with closing(Robot(frontend.address)) as robot:
         robot.send(Ping(1))
         receive(frontend)
         monkeypatch.setattr(frontend._closing, "wait", noted)
@@ -113,17 +112,12 @@ def test_while_no_process_can_be_started_the_next_frontend_is_tried_with_pauses(
         assert pauses[:4] == [0.0, 0.05, 0.1, 0.2]
         assert "no frontend can be started: [Errno 11] no process is left; trying again" in caplog.text
         assert receive(frontend, lambda: robot.send(Ping(2)))[1] == [encode(Ping(2))]
-    finally:
-        robot.close()
 
 
 def test_an_ipc_address_works_and_what_cannot_be_opened_stops_the_start(tmp_path: Path) -> None:
-    frontend = Frontend(f"ipc://{tmp_path / 'v'}")
-    robot = Robot(frontend.address)
-    robot.send(Ping(1))
-    assert receive(frontend)[1] == [encode(Ping(1))]
-    robot.close()
-    frontend.close()
+    with closing(Frontend(f"ipc://{tmp_path / 'v'}")) as frontend, closing(Robot(frontend.address)) as robot:
+        robot.send(Ping(1))
+        assert receive(frontend)[1] == [encode(Ping(1))]
     with pytest.raises(StartError, match="--bind ipc:///nowhere/v: No such file"):
         Frontend("ipc:///nowhere/v")
 
@@ -235,11 +229,13 @@ def test_robots_have_names_come_and_go_and_the_servers_key_is_replaced(
     foreign = robots_folder(strangers, "go2-7")
     (foreign / "server.key").write_bytes((keys / "server.key").read_bytes())
     ready = robots_folder(keys, "go2-7", "server_next.key")
-    folders = [ready, robots_folder(keys, "go2-8"), foreign]
-    links = [
-        ZmqLink(LinkConfig(frontend.address, HELLO, load_keys(folder), silent_s=0.5, hello_s=0.2)) for folder in folders
-    ]
-    known, late, stranger = links
+
+    def linked(folder: Path) -> ZmqLink:
+        links.append(ZmqLink(LinkConfig(frontend.address, HELLO, load_keys(folder), silent_s=0.5, hello_s=0.2)))
+        return links[-1]
+
+    links: list[ZmqLink] = []
+    known, late, stranger = map(linked, (ready, robots_folder(keys, "go2-8"), foreign))
     plain = Robot(frontend.address)
     plain.send(HELLO)
     try:
@@ -252,11 +248,7 @@ def test_robots_have_names_come_and_go_and_the_servers_key_is_replaced(
         make_keys(keys, "go2-9")
         make_keys(keys, "go2-10")
         given, other = robots_folder(keys, "go2-10"), robots_folder(keys, "go2-9")
-        links += [
-            ZmqLink(LinkConfig(frontend.address, HELLO, load_keys(each), silent_s=0.5, hello_s=0.2))
-            for each in (given, other)
-        ]
-        *_, running, unready = links
+        running, unready = linked(given), linked(other)
         wait_for(lambda: running.state is unready.state is LinkState.NOMINAL)
         (given / "server_next.key").write_bytes((keys / "server_next.key").read_bytes())
         came = len(serving.clients)

@@ -156,7 +156,7 @@ def test_connections_of_the_chat_api_are_handed_over_unread_and_others_are_pages
         connection.sendall(b"HTTP/1.0 204 No Content\r\n\r\n")
 
     with closing(HttpServer("127.0.0.1", 0, {"/ok": ok})) as server:
-        server.hand_over(take)
+        server.take = take
         assert get(server, "/ok")[0] == HTTPStatus.OK and get(server, "/v10")[0] == HTTPStatus.NOT_FOUND
         for parts in ([b"GET /v1/models HTTP/1.1\r\n"], [b"PO", b"ST /v1/", b"chat/completions HTTP/1.1\r\n"]):
             with socket.create_connection(("127.0.0.1", server.port), 60) as client:
@@ -165,7 +165,7 @@ def test_connections_of_the_chat_api_are_handed_over_unread_and_others_are_pages
                     time.sleep(0.02)
                 assert client.recv(100).startswith(b"HTTP/1.0 204")
         assert len(taken) == 2 and taken[0] == b"GET /v1/models HTTP/1.1\r\n" and taken[1].startswith(b"POST /v1/")
-        server.hand_over(None)
+        server.take = None
         assert get(server, "/v1/models")[0] == HTTPStatus.NOT_FOUND
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from cloud_verifier.__main__ import main
 from speculation.wire import BeginStep, Commit, Idle, Welcome
-from tests.cloud_verifier.process import ANSWER, PROMPTS, Robot, Target, Verifier, jpeg, start
+from tests.cloud_verifier.process import ANSWER, PROMPTS, Robot, Target, Verifier, figure, jpeg, start
 from tests.edge_drafter.test_decoder import wait_for
 
 TRACE = bytes(range(16))
@@ -27,11 +27,15 @@ def verifier(served: Target) -> Iterator[Verifier]:
     assert verifier.stop() == 0
 
 
-def page(verifier: Verifier, path: str) -> str:
+def pages_of(verifier: Verifier) -> str:
     (line,) = (line for line in verifier.log if "figures at" in line)
     found = re.search(r"http://[^: ]+:\d+", line)
     assert found is not None
-    with urlopen(found[0] + path, timeout=30) as reply:
+    return found[0]
+
+
+def page(verifier: Verifier, path: str) -> str:
+    with urlopen(pages_of(verifier) + path, timeout=30) as reply:
         return str(reply.read().decode())
 
 
@@ -42,14 +46,10 @@ def is_ready(verifier: Verifier) -> bool:
         return False
 
 
-def value(metrics: str, name: str) -> float:
-    (line,) = (line for line in metrics.splitlines() if line.startswith(f"spec_vlm_nav_{name} "))
-    return float(line.rpartition(" ")[2])
-
-
 def test_a_robots_step_is_in_the_figures_and_by_its_trace_in_the_log(
     verifier: Verifier, served: Target, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    url = pages_of(verifier)
     assert page(verifier, "/health") == "ok\n"
     wait_for(lambda: is_ready(verifier))  # it is, a moment after the line that it serves
     with closing(Robot(verifier.address)) as robot:
@@ -64,12 +64,11 @@ def test_a_robots_step_is_in_the_figures_and_by_its_trace_in_the_log(
             done, tokens = commit.done, tokens + len(commit.tokens)
         # They are published once a second, in the midst of an answer too.
         tokens_total = 'generation_tokens_total{class="interactive"}'
-        wait_for(lambda: value(page(verifier, "/metrics"), tokens_total) == tokens)
+        wait_for(lambda: figure(url, tokens_total) == tokens)
         wait_for(lambda: json.loads(page(verifier, "/load"))["robots"])
-    metrics = page(verifier, "/metrics")
     assert tokens == len(served.truths[0])
-    assert value(metrics, 'ledger_choices_total{choice="decode"}') == tokens
-    assert value(metrics, "ready") == 1 and value(metrics, 'engine_busy_seconds_total{work="verify"}') > 0
+    assert figure(url, 'ledger_choices_total{choice="decode"}') == tokens
+    assert figure(url, "ready") == 1 and figure(url, 'engine_busy_seconds_total{work="verify"}') > 0
     assert json.loads(page(verifier, "/version"))["fingerprint"] == served.hello.model
     assert json.loads(page(verifier, "/load"))["session_places"] == 2
     wait_for(lambda: any('"event": "step"' in line for line in verifier.log))
@@ -77,6 +76,5 @@ def test_a_robots_step_is_in_the_figures_and_by_its_trace_in_the_log(
     (step,) = (line for line in lines if line["event"] == "step")
     assert (step["session"], step["step"], step["how"], step["trace"]) == (1, 1, "done", TRACE.hex())
     assert {"time", "level", "logger", "message"} <= step.keys()
-    address = next(line["message"] for line in lines if "figures at" in line["message"])
-    assert main(["top", "--once", *re.findall(r"http://[^: ]+:\d+", address)]) == 0
+    assert main(["top", "--once", url]) == 0
     assert "interactive" in capsys.readouterr().out

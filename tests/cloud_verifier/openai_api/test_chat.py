@@ -27,15 +27,8 @@ from speculation.sampling import Coupled
 from speculation.vlm.inputs import as_sent
 from speculation.vlm.model import Vlm
 from speculation.vlm.session import VlmSession
-from tests.cloud_verifier.openai_api.serving import (
-    LIMIT_S,
-    as_robot,
-    client,
-    data_uri,
-    image_part,
-    serving,
-)  # fmt: skip
-from tests.cloud_verifier.process import ANSWER, Target, Verifier
+from tests.cloud_verifier.openai_api.serving import LIMIT_S, as_robot, client, data_uri, image_part, serving
+from tests.cloud_verifier.process import ANSWER, Target, Verifier, figure
 from tests.cloud_verifier.test_engine import CAPACITY, PROMPTS, greedy, jpeg
 from tests.edge_drafter.waiting import wait_for
 
@@ -86,6 +79,12 @@ class Api:
         end = next((place for place, token in enumerate(tokens) if token in self.vlm.eos), count)
         return reader(self.vlm.processor.tokenizer)(tokens[: end + 1])
 
+    def figure(self, name: str) -> float:
+        return figure(self.url.removesuffix("/v1"), name)
+
+    def is_idle(self) -> bool:
+        return self.figure("num_requests_running") == self.figure("kv_cache_usage_perc") == 0.0
+
     def page(self, name: str) -> Any:
         with urlopen(self.url.replace("/v1", name), timeout=LIMIT_S) as reply:
             return json.loads(reply.read())
@@ -128,12 +127,13 @@ def test_a_stream_is_the_same_answer_in_pieces(api: Api, served: Target) -> None
 
 
 def test_a_client_that_goes_in_the_middle_of_a_stream_frees_its_row(api: Api) -> None:
-    before = metric(api, "request_success_total", "cancelled")
+    cancelled = 'request_success_total{finished_reason="cancelled"}'
+    before = api.figure(cancelled)
     stream = api.ask(as_robot(0), stream=True, max_tokens=400)
     next(stream), next(stream)
     stream.close()
-    wait_for(lambda: metric(api, "request_success_total", "cancelled") == before + 1)
-    wait_for(lambda: metric(api, "num_requests_running") == metric(api, "kv_cache_usage_perc") == 0.0)
+    wait_for(lambda: api.figure(cancelled) == before + 1)
+    wait_for(api.is_idle)
 
 
 @pytest.mark.parametrize("stop", ["s", ["zzz", "at", "ee"]])
@@ -145,10 +145,8 @@ def test_an_answer_ends_before_a_stop_text(api: Api, stop: Any, stream: bool) ->
         wanted = whole[: min((whole.find(each) for each in stops if each in whole), default=len(whole))]
         if stream:
             chunks = list(api.ask(as_robot(number), stop=stop, stream=True))
-            text, reason = (
-                "".join(c.choices[0].delta.content or "" for c in chunks),
-                chunks[-1].choices[0].finish_reason,
-            )
+            text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+            reason = chunks[-1].choices[0].finish_reason
         else:
             (choice,) = api.ask(as_robot(number), stop=stop).choices
             text, reason = choice.message.content, choice.finish_reason
@@ -165,13 +163,7 @@ def test_sampled_answers_are_a_robots_with_the_seed_as_key(api: Api) -> None:
 
 
 def test_conversations_are_the_models_own_chat(api: Api) -> None:
-    words = [
-        ("system", "You see."),
-        ("user", "find it"),
-        ("assistant", "Where?"),
-        ("user", "left"),
-        ("user", "!"),
-    ]
+    words = [("system", "You see."), ("user", "find it"), ("assistant", "Where?"), ("user", "left"), ("user", "!")]
     messages = [{"role": role, "content": text} for role, text in words]
     assert api.text(messages) == api.truth(conversation(words), b"")
     messages[0]["role"] = "developer"
@@ -316,7 +308,7 @@ def test_clients_that_go_at_any_place_of_a_request_leave_no_traceback(api: Api) 
         with connected(api) as connection:
             connection.sendall(sent[:size])
             connection.shutdown(socket.SHUT_WR)
-    wait_for(lambda: metric(api, "num_requests_running") == metric(api, "kv_cache_usage_perc") == 0.0)
+    wait_for(api.is_idle)
     assert api.text(as_robot(0)) == api.truth(PROMPTS[0], jpeg(0))
     assert not any("Traceback" in line for line in api.verifier.log)
 
@@ -334,12 +326,3 @@ def test_json_of_a_schema_and_a_robots_answer(api: Api) -> None:
     for name in ("reason_first", "action_first"):
         text = api.text(as_robot(0), response_format={"type": "grammar", "grammar": name}, max_tokens=60)
         assert parse_answer(text).action is not None
-
-
-def metric(api: Api, name: str, label: str = "") -> float:
-    with urlopen(api.url.replace("/v1", "/metrics"), timeout=LIMIT_S) as reply:
-        lines = reply.read().decode().splitlines()
-    wanted = (
-        line for line in lines if line.startswith(f"spec_vlm_nav_{name}") and (not label or f'="{label}"' in line)
-    )
-    return next((float(line.rpartition(" ")[2]) for line in wanted), 0.0)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_verifier.openai_api.messages import Answers, ApiError, ChatRequest, Usage, read_request
+from cloud_verifier.openai_api.messages import Answers, ApiError, ChatRequest, read_request
 from cloud_verifier.openai_api.server import Answer, within
 from speculation.language.growing_text import GrowingText
 
@@ -80,12 +80,12 @@ def test_any_json_is_a_request_or_an_error_of_the_api(held: Any) -> None:
 
 def test_answers_are_written_as_the_api_does() -> None:
     answers = Answers("chatcmpl-1", 7, "m")
-    whole = json.loads(answers.whole("hi", "stop", Usage(3, 2, 5)))
+    whole = json.loads(answers.whole("hi", "stop", 3, 2))
     assert whole["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
     assert whole["choices"][0]["message"] == {"role": "assistant", "content": "hi"}
     piece = json.loads(answers.piece("x"))
     assert piece["object"] == "chat.completion.chunk" and piece["choices"][0]["delta"] == {"content": "x"}
-    assert "usage" not in piece and json.loads(answers.usage(Usage(3, 0, 3)))["choices"] == []
+    assert "usage" not in piece and json.loads(answers.usage(3, 0))["choices"] == []
     assert json.loads(answers.piece(None, "length"))["choices"][0] | {"delta": {}} == {
         "index": 0, "finish_reason": "length", "delta": {}, "logprobs": None,
     }  # fmt: skip
