@@ -1,4 +1,4 @@
-"""Processes for tests: forked from one that has torch and transformers loaded already.
+"""Processes for tests: forked from one that has torch, transformers and rclpy loaded already.
 
 That spares each of them the seconds of its imports. All else is as with `python -m MODULE`. Tests that are about a
 process itself, as tests/cloud_verifier/test_verifier_process.py, start real ones.
@@ -6,6 +6,7 @@ process itself, as tests/cloud_verifier/test_verifier_process.py, start real one
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import runpy
@@ -17,14 +18,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
 
-MODULES = ("cloud_verifier", "spec_vlm_nav.nodes.vlm_nav")
-"""Those that take seconds to import."""
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     ["cloud_verifier.server", "cloud_verifier.engine", "cloud_verifier.server_draft.drafting",
      "cloud_verifier.frontend.supervisor", "edge_drafter.decoder", "speculation.vlm.session", "speculation.vlm.speed",
+     "spec_vlm_nav.nodes.managed", "spec_vlm_nav.nodes.inputs", "spec_vlm_nav.nodes.goal_client", "unitree_api.msg",
      __name__]
 )  # fmt: skip
+
+
+@functools.cache
+def _loaded() -> None:
+    """Wait until the process that others are forked from has loaded everything: no test's limit is for that."""
+    first = FORKS.Process(target=int, daemon=True)
+    first.start()
+    first.join()
 
 
 class Forked:
@@ -41,6 +49,7 @@ class Forked:
         **_: Any,
     ) -> None:
         assert command[:2] == [sys.executable, "-m"]
+        _loaded()
         joined = stdout is stderr or stderr == subprocess.STDOUT
         self.stdout: IO[str] | None = None
         self.stderr: IO[str] | None = None
@@ -97,9 +106,10 @@ def run(command: Sequence[str], cwd: Path) -> tuple[int, str]:
 
 
 def popen(command: Sequence[str], **how: Any) -> Forked | subprocess.Popen[str]:
-    """Start a process, by forking where that spares imports."""
-    forked = command[:2] == [sys.executable, "-m"] and command[2] in MODULES
-    return Forked(command, **how) if forked else subprocess.Popen(command, **how)
+    """Start a process, by forking where it runs a module."""
+    if command[:2] == [sys.executable, "-m"]:
+        return Forked(command, **how)
+    return subprocess.Popen(command, **how)
 
 
 SUBPROCESS = SimpleNamespace(**{**vars(subprocess), "Popen": popen})

@@ -217,21 +217,22 @@ class Oracle:
 
         Every forward has to come nearer along the way, so that no turn is traded for a step away.
         """
-        grid = self._scene.grid
-        yaws = pose.yaw + _FOLLOW_TURNS
-        rays = np.stack([np.cos(yaws), np.sin(yaws)], axis=1)
-        ends = np.array(pose[:2]) + np.array(_FORWARDS)[None, :, None] * rays[:, None]
-        cost = grid.sample(field, ends.reshape(-1, 2)).reshape(ends.shape[:2])
-        cost = np.where(cost < grid.sample(field, np.array([pose[:2]])) - _SAMPLE, cost, np.inf)
+        yaws, _, _, cost = self._plans(pose, _FOLLOW_TURNS, field)
+        cost = np.where(cost < self._scene.grid.sample(field, np.array([pose[:2]])) - _SAMPLE, cost, np.inf)
         turns = np.ceil(np.abs(_FOLLOW_TURNS) / _TURNS[-1] - 1e-9)
         cost += (_TURN_COST * turns + _RADIAN_COST * np.abs(_FOLLOW_TURNS))[:, None] + self._prices(pose, yaws) + _SHORT
         turn, length = divmod(int(np.argmin(cost)), cost.shape[1])
-        if not np.isfinite(cost[turn, length]):
-            return None
-        action = NavigationAction(ActionKind.FORWARD, _SIZES[length])
-        if _FOLLOW_TURNS[turn] != 0.0:
-            action = turn_by(float(_FOLLOW_TURNS[turn]))
-        return Decision(action, Reason.DETOUR, blocker)
+        return _detour(_FOLLOW_TURNS[turn], length, blocker) if np.isfinite(cost[turn, length]) else None
+
+    def _plans(self, pose: Pose, turns: Array, field: Array) -> tuple[Array, Array, Array, Array]:
+        """Return where plans 'turn once, go forward once' lead, for turns [k], and what is left to walk from there.
+
+        Headings [k], their directions [k, 2], ends [k, sizes, 2], and the field there [k, sizes].
+        """
+        yaws = pose.yaw + turns
+        rays = np.stack([np.cos(yaws), np.sin(yaws)], axis=1)
+        ends = np.array(pose[:2]) + np.array(_FORWARDS)[None, :, None] * rays[:, None]
+        return yaws, rays, ends, self._scene.grid.sample(field, ends.reshape(-1, 2)).reshape(ends.shape[:2])
 
     def _distances(self, pose: Pose, direction: float, length: float) -> Array:
         """Distances to all obstacles [k, n] along a straight way of the base centre, every 5 cm."""
@@ -282,11 +283,7 @@ class Oracle:
         None where every plan turns away from it. Every action has a price and a plan's second half is among the next
         pose's plans, so turns do not undo turns.
         """
-        scene = self._scene
-        yaws = pose.yaw + _PLAN_TURNS
-        rays = np.stack([np.cos(yaws), np.sin(yaws)], axis=1)
-        ends = np.array(pose[:2]) + np.array(_FORWARDS)[None, :, None] * rays[:, None]
-        cost = scene.grid.sample(self._field(index), ends.reshape(-1, 2)).reshape(ends.shape[:2])
+        yaws, rays, ends, cost = self._plans(pose, _PLAN_TURNS, self._field(index))
         cost = np.where(np.isfinite(cost), cost, _NO_PROGRESS)
         turning = _PLAN_TURNS != 0.0
         cost += (_TURN_COST * turning + _RADIAN_COST * np.abs(_PLAN_TURNS))[:, None]
@@ -300,11 +297,7 @@ class Oracle:
         cost += self._prices(pose, yaws)
         cost += _SHORT
         turn, length = divmod(int(np.argmin(cost)), cost.shape[1])
-        if cost[turn, length] >= _LOSE_BY_TURN:
-            return None
-        if _PLAN_TURNS[turn] != 0.0:
-            return Decision(turn_by(float(_PLAN_TURNS[turn])), Reason.DETOUR, blocker)
-        return Decision(NavigationAction(ActionKind.FORWARD, _SIZES[length]), Reason.DETOUR, blocker)
+        return _detour(_PLAN_TURNS[turn], length, blocker) if cost[turn, length] < _LOSE_BY_TURN else None
 
     def _prices(self, pose: Pose, yaws: Array) -> Array:
         """Return what each forward [directions, sizes] costs besides its way: inf if it bumps, less to squeeze by."""
@@ -349,6 +342,12 @@ def _free(distances: Array, radius: float, nose: float) -> Array:
     short: Mask = np.logical_or.reduce(distances < np.minimum(radius, distances[:, :1] - 1e-6), axis=2)
     reach: Array = np.where(short.any(axis=1), (short.argmax(axis=1) - 1) * _SAMPLE - nose, _FORWARDS[-1])
     return reach
+
+
+def _detour(turn: float, length: int, blocker: str) -> Decision:
+    """Return the first action of a plan: its turn, or its forward where it has none."""
+    action = turn_by(float(turn)) if turn else NavigationAction(ActionKind.FORWARD, _SIZES[length])
+    return Decision(action, Reason.DETOUR, blocker)
 
 
 def undoes(action: NavigationAction, last: NavigationAction) -> bool:

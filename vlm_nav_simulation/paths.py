@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 
@@ -46,20 +47,9 @@ class PathGrid:
 
     def reachable(self, x: float, y: float) -> Mask:
         """Return the free cells that are connected to the point's cell through free cells."""
-        seen = np.zeros(np.add(self.free.shape, 2), dtype=bool)
-        i, j = self.cell_of(x, y)
-        seen[i + 1, j + 1] = self.free[i, j]
-        while True:
-            grown = seen.copy()
-            grown[1:] |= seen[:-1]
-            grown[:-1] |= seen[1:]
-            grown[:, 1:] |= grown[:, :-1].copy()
-            grown[:, :-1] |= grown[:, 1:].copy()
-            grown[1:-1, 1:-1] &= self.free
-            grown[[0, -1]] = grown[:, [0, -1]] = False
-            if np.array_equal(grown, seen):
-                return seen[1:-1, 1:-1]
-            seen = grown
+        _, parts = cv2.connectedComponents(self.free.astype(np.uint8))
+        connected: Mask = (parts == parts[self.cell_of(x, y)]) & self.free
+        return connected
 
     def field(self, goals: Mask, factors: Array | None = None) -> Array:
         """Return the cost in metres from every cell to the nearest goal; inf where there is no way.

@@ -104,68 +104,36 @@ _ENTERS = {
 }
 
 
-class SportService:
-    """Keeps posture and commanded velocity. `clock` returns monotonic seconds.
+class MotionServices:
+    """Posture and commanded velocity of one robot, by its sport service and by obstacles_avoid.
 
-    Its state shows a new posture at once; a real robot takes seconds to get there.
+    While obstacles_avoid takes its commands from the API, sport's Move and StopMove are answered and have no effect.
+    What the robot would see and avoid is not simulated, and its state shows a new posture at once; a real robot takes
+    seconds to get there. `clock` returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float], posture: Posture = Posture.BALANCED) -> None:
         self._clock = clock
         self.posture = posture
         self._velocity, self._moved_at = STANDSTILL, -math.inf
+        self._avoids = self._from_api = False
 
-    def request(self, api_id: int, parameter: str = "") -> SportCode:
-        """Carry out one request and return its code; a refused request changes nothing."""
+    def request_sport(self, api_id: int, parameter: str = "") -> SportCode:
+        """Carry out a request of the sport service and return its code; a refused request changes nothing."""
+        if self._from_api and api_id in (SportId.MOVE, SportId.STOP_MOVE):
+            return SportCode.OK
         try:
             call = SportId(api_id)
         except ValueError:
             return SportCode.NOT_IMPLEMENTED
         if call is SportId.MOVE:
-            return self._move(parameter)
+            velocity = parse_move(parameter)
+            return SportCode.PARAMETER if velocity is None else self._walk(velocity)
         if call is SportId.BALANCE_STAND and not self.posture.standing:
             return SportCode.POSTURE
         self.posture = _ENTERS.get(call, self.posture)
         self._velocity = STANDSTILL
         return SportCode.OK
-
-    def velocity(self, now: float | None = None) -> Velocity:
-        """Return the velocity that holds at `now` (the clock's present if omitted): zero 1.0 s after the last Move."""
-        elapsed = (self._clock() if now is None else now) - self._moved_at
-        return self._velocity if elapsed < MOVE_HOLD else STANDSTILL
-
-    def state(self, velocity: Velocity) -> ModeState:
-        """Return what the state topic shows of a robot that moves with `velocity`."""
-        return _WALKING if self.posture is Posture.BALANCED and any(velocity) else _SHOWN[self.posture]
-
-    def walk(self, velocity: Velocity) -> SportCode:
-        """Keep up a velocity until `MOVE_HOLD` is over."""
-        if self.posture is not Posture.BALANCED:
-            return SportCode.POSTURE
-        self._velocity, self._moved_at = velocity, self._clock()
-        return SportCode.OK
-
-    def _move(self, parameter: str) -> SportCode:
-        velocity = parse_move(parameter)
-        return SportCode.PARAMETER if velocity is None else self.walk(velocity)
-
-
-class MotionServices:
-    """The sport service and obstacles_avoid, which share one robot.
-
-    While obstacles_avoid takes its commands from the API, sport's Move and StopMove are answered and have no effect.
-    What the robot would see and avoid is not simulated.
-    """
-
-    def __init__(self, clock: Callable[[], float], posture: Posture = Posture.BALANCED) -> None:
-        self.sport = SportService(clock, posture)
-        self._avoids = self._from_api = False
-
-    def request_sport(self, api_id: int, parameter: str = "") -> SportCode:
-        """Carry out a request of the sport service."""
-        if self._from_api and api_id in (SportId.MOVE, SportId.STOP_MOVE):
-            return SportCode.OK
-        return self.sport.request(api_id, parameter)
 
     def request_avoid(self, api_id: int, parameter: str = "") -> tuple[SportCode, str]:
         """Carry out a request of obstacles_avoid; return its code and the data of its answer."""
@@ -188,15 +156,31 @@ class MotionServices:
             self._from_api = data[name]
         if not (self._avoids and self._from_api):
             self._from_api = False
-            self.sport.request(SportId.STOP_MOVE)
+            self._velocity = STANDSTILL
         return SportCode.OK, ""
+
+    def velocity(self, now: float | None = None) -> Velocity:
+        """Return the velocity that holds at `now` (the clock's present if omitted): zero 1.0 s after the last Move."""
+        elapsed = (self._clock() if now is None else now) - self._moved_at
+        return self._velocity if elapsed < MOVE_HOLD else STANDSTILL
+
+    def state(self, velocity: Velocity) -> ModeState:
+        """Return what the state topic shows of a robot that moves with `velocity`."""
+        return _WALKING if self.posture is Posture.BALANCED and any(velocity) else _SHOWN[self.posture]
+
+    def _walk(self, velocity: Velocity) -> SportCode:
+        """Keep up a velocity until `MOVE_HOLD` is over."""
+        if self.posture is not Posture.BALANCED:
+            return SportCode.POSTURE
+        self._velocity, self._moved_at = velocity, self._clock()
+        return SportCode.OK
 
     def _avoiding_move(self, parameter: str) -> SportCode:
         data = _read(parameter)
         velocity = _velocity(data, ("x", "y", "yaw"), AVOID_LIMITS)
         if velocity is None or set(data) != {"x", "y", "yaw", "mode"} or data["mode"] != 0:
             return SportCode.PARAMETER
-        return self.sport.walk(velocity) if self._from_api else SportCode.OK
+        return self._walk(velocity) if self._from_api else SportCode.OK
 
 
 def parse_move(parameter: str) -> Velocity | None:

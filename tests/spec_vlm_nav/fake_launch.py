@@ -46,7 +46,7 @@ class LaunchConfiguration:
         return context.launch_configurations[self.variable_name]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ExecuteProcess:
     cmd: list[str]
     name: str
@@ -74,22 +74,16 @@ class Shutdown:
     reason: str = ""
 
 
-@dataclass
-class Node:
+@dataclass(kw_only=True)
+class Node(ExecuteProcess):
     package: str
     executable: str
-    name: str
     exec_name: str
     namespace: str
     parameters: list[Any]
     remappings: list[tuple[str, Any]]
     ros_arguments: list[Any]
-    output: str
-    on_exit: Any = None
-    respawn: bool = False
-    respawn_delay: float | None = None
-    sigterm_timeout: str = "5"
-    prefix: str | None = None
+    cmd: None = field(default=None, init=False)
 
 
 def start(entities: list[Any], **given: str) -> list[Any]:

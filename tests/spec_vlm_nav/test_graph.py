@@ -32,12 +32,12 @@ def test_every_node_has_a_script_and_parameters_and_every_argument_a_default_tha
 
 
 def test_arguments_reach_the_command_lines() -> None:
-    words = arguments_of(SIM_GRAPH, named(SIM_GRAPH, "sim_go2"), {"seed": "7", "target": "it's 1e3"})
+    words = arguments_of(SIM_GRAPH, named(SIM_GRAPH, "sim_go2"), {"seed": "7", "target": 'it\'s "1e3"é'})
     assert words[:3] == [sys.executable, "-m", "spec_vlm_nav.nodes.sim_go2"]
     assert "seed:=7" in words
-    assert yaml.safe_load(words[words.index("difficulty:='middle'")].split(":=")[1]) == "middle"
+    assert yaml.safe_load(words[words.index('difficulty:="middle"')].split(":=")[1]) == "middle"
     text = next(word for word in words if word.startswith("target:="))
-    assert yaml.safe_load(text.split(":=", 1)[1]) == "it's 1e3"
+    assert yaml.safe_load(text.split(":=", 1)[1]) == 'it\'s "1e3"é'
     remapped = arguments_of(GRAPHS["go2"], named(GRAPHS["go2"], "go2_bridge"), {"odom_topic": "/odometry"})
     assert ["-r", "odom:=/odometry"] in [remapped[at : at + 2] for at in range(len(remapped))]
 
@@ -114,7 +114,7 @@ def test_a_parameter_file_counts_more_than_defaults_and_less_than_arguments(tmp_
     assert not [word for word in words if word.startswith("mode:=")]
     assert [word for word in words if word.startswith("profile:=")]
     words = arguments_of(graph, named(graph, "vlm_nav"), {"params_file": str(path), "mode": "sd"})
-    assert "mode:='sd'" in words
+    assert 'mode:="sd"' in words
 
 
 def test_a_settings_file_of_the_verifier_counts_more_than_defaults_and_less_than_arguments(tmp_path: Path) -> None:

@@ -18,12 +18,17 @@ from edge_drafter.settings import EdgeConfig
 from edge_drafter.stats import DecodingStats
 from spec_vlm_nav.diagnostics import Level
 from spec_vlm_nav.graph import PROJECT
-from spec_vlm_nav.image_alarm import TESTS, DraftWatch, ImageAlarm, SwapQuestion
+from spec_vlm_nav.image_alarm import TESTS, ImageAlarm, SwapQuestion
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
 from vlm_nav_evaluation.bags.frames import BagFrame, FrameSource, Selection
 
 MODELS = PROJECT / "models"
+
+
+def alarm_of(every: int) -> ImageAlarm:
+    """Return an alarm whose tests the caller makes."""
+    return ImageAlarm(every, lambda question: None, print)
 
 
 def judged(alarm: ImageAlarm, count: int, changed: int, tokens: int = 25) -> list[str]:
@@ -33,7 +38,7 @@ def judged(alarm: ImageAlarm, count: int, changed: int, tokens: int = 25) -> lis
 
 @given(st.lists(st.integers(0, 25), max_size=60))
 def test_the_alarm_is_the_share_of_the_latest_tests(changes: list[int]) -> None:
-    alarm = ImageAlarm(8)
+    alarm = alarm_of(8)
     for index, changed in enumerate(changes):
         before = alarm.raised
         sentence = judged(alarm, 1, changed)
@@ -51,7 +56,7 @@ def test_the_alarm_is_the_share_of_the_latest_tests(changes: list[int]) -> None:
 
 
 def test_a_blind_draft_is_an_alarm_until_it_sees_and_tests_can_be_off() -> None:
-    off, alarm = ImageAlarm(0), ImageAlarm(8)
+    off, alarm = alarm_of(0), alarm_of(8)
     assert off.due("prompt", "0", b"0") is off.due("prompt", "1", b"1") is None
     assert off.status(0.0).message == "swap tests are off"
     assert "not judged yet: 8 more tests" in alarm.status(0.0).message
@@ -64,7 +69,7 @@ def test_a_blind_draft_is_an_alarm_until_it_sees_and_tests_can_be_off() -> None:
 @given(st.lists(st.sampled_from("abc"), max_size=80), st.integers(1, 10), st.lists(st.booleans(), max_size=80))
 def test_a_test_is_of_two_views_and_never_too_often(answers: list[str], every: int, done: list[bool]) -> None:
     """Frames are named by their answer and number, so that a view can be known from its frame."""
-    alarm = ImageAlarm(every)
+    alarm = alarm_of(every)
     finished = iter(done)
     last = -1
     for index, answer in enumerate(answers):
@@ -80,12 +85,12 @@ def test_a_test_is_of_two_views_and_never_too_often(answers: list[str], every: i
         assert last == -1, "one view shows nothing"
 
 
-def watched(watch: DraftWatch, count: int, mode: str = "full") -> None:
+def watched(alarm: ImageAlarm, count: int, mode: str = "full") -> None:
     """Give it answers that all differ, each after the test of the one before."""
     for index in range(count):
-        watch.answered("find it", f"answer {index}", DecodingStats(mode=mode), b"frame %d" % index)
-        if watch.test is not None:
-            watch.test.join(60.0)
+        alarm.answered("find it", f"answer {index}", DecodingStats(mode=mode), b"frame %d" % index)
+        if alarm.test is not None:
+            alarm.test.join(60.0)
 
 
 def test_tests_run_beside_the_answers_and_raise_the_alarm() -> None:
@@ -97,15 +102,15 @@ def test_tests_run_beside_the_answers_and_raise_the_alarm() -> None:
         asked.append(question)
         return SwapTest(20, 18, 18, 0)
 
-    watch = DraftWatch(8, blind, sentence.append, lambda: 5.0)
-    watched(watch, 63)
-    assert sentence == [] and not watch.blind
-    watched(watch, 10)
-    assert sentence == ["ALARM: another image changes 0.0 % of 160 draft tokens"] and watch.blind
-    assert watch.status(6.0).level is Level.ERROR and watch.status(6.0).values["last test, s ago"] == 1.0
+    alarm = ImageAlarm(8, blind, sentence.append, lambda: 5.0)
+    watched(alarm, 63)
+    assert sentence == [] and not alarm.raised
+    watched(alarm, 10)
+    assert sentence == ["ALARM: another image changes 0.0 % of 160 draft tokens"] and alarm.raised
+    assert alarm.status(6.0).level is Level.ERROR and alarm.status(6.0).values["last test, s ago"] == 1.0
     assert all(question.jpeg != question.other for question in asked)
-    watch.close()
-    assert not watch.blind and watch.status(6.0).level is Level.OK
+    alarm.close()
+    assert not alarm.raised and alarm.status(6.0).level is Level.OK
 
 
 def test_the_draft_models_own_answers_are_not_tested_and_a_failed_test_gets_its_reason() -> None:
@@ -119,10 +124,10 @@ def test_the_draft_models_own_answers_are_not_tested_and_a_failed_test_gets_its_
             raise ValueError("no image")
         return None
 
-    watch = DraftWatch(8, broken, sentence.append)
-    watched(watch, 50, "edge")
+    alarm = ImageAlarm(8, broken, sentence.append)
+    watched(alarm, 50, "edge")
     assert count == 0
-    watched(watch, 11)
+    watched(alarm, 11)
     assert count == 4, "made again after each answer"
     assert sentence == ["a swap test of the draft model failed: no image"] * 2
 
@@ -159,7 +164,7 @@ def blank() -> bytes:
 def test_the_embedded_draft_passes_and_one_with_a_blank_image_does_not(
     draft: EdgeDecoder, answered: list[tuple[str, str, bytes]], sees: bool
 ) -> None:
-    alarm = ImageAlarm(1)
+    alarm = alarm_of(1)
     tests = 0
     for prompt, answer, frame in answered:
         question = alarm.due(prompt, answer, frame)

@@ -21,22 +21,11 @@ from spec_vlm_nav.lifecycle import (
     TransitionRequest,
     startup_of,
 )
+from tests.spec_vlm_nav.test_camera import Log
 
 NAMES = ("go2_bridge", "action_executor", "vlm_nav")
 TICK_S = 0.1
 SETTINGS = ManagerSettings(bond_s=1.5, startup_s=20.0, recovery_s=10.0)
-
-
-@dataclass
-class Lines:
-    """A logger that keeps its lines."""
-
-    all: list[str] = field(default_factory=list)
-
-    def info(self, message: str) -> None:
-        self.all.append(message)
-
-    warning = error = info
 
 
 @dataclass
@@ -63,7 +52,7 @@ class World:
 
     def __init__(self, names: tuple[str, ...] = NAMES, settings: ManagerSettings = SETTINGS) -> None:
         self.now = 100.0
-        self.log = Lines()
+        self.log = Log()
         self.nodes = {name: Body() for name in names}
         self.manager = Lifecycle(names, (), settings, self.log)
         self.requests: list[TransitionRequest] = []
@@ -85,13 +74,13 @@ class World:
             if not body.work:
                 self.known[name] = body.state
                 self.manager.seen(name, body.state, self.now - TICK_S, self.now)
-        for request in self.manager.tick(self.now):
-            self.requests.append(request)
-            if request.transition is Transition.ACTIVATE:
+        for name, transition in self.manager.tick(self.now):
+            self.requests.append((name, transition))
+            if transition is Transition.ACTIVATE:
                 assert all(state in (State.INACTIVE, State.ACTIVE) for state in self.known.values()), self.known
-            body = self.nodes[request.node]
+            body = self.nodes[name]
             if body.alive:
-                body.work.append((self.now + body.takes_s, request.transition))
+                body.work.append((self.now + body.takes_s, transition))
 
     def run(self, seconds: float) -> None:
         end = self.now + seconds
@@ -99,7 +88,7 @@ class World:
             self.tick()
 
     def verbs(self) -> list[str]:
-        return [f"{request.transition.verb} {request.node}" for request in self.requests]
+        return [f"{transition.verb} {name}" for name, transition in self.requests]
 
     def states(self) -> set[State]:
         return {body.state for body in self.nodes.values() if body.alive and not body.frozen}
@@ -184,9 +173,9 @@ def test_an_active_node_whose_heartbeat_is_missing_is_not_ready() -> None:
 @pytest.mark.parametrize("names", [(), ("a", "a")])
 def test_names_that_cannot_be_managed_are_refused(names: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="name each managed node once"):
-        Lifecycle(names, (), SETTINGS, Lines())
+        Lifecycle(names, (), SETTINGS, Log())
     with pytest.raises(ValueError, match="heartbeats has b, which node_names lacks"):
-        Lifecycle(("a",), ("b",), SETTINGS, Lines())
+        Lifecycle(("a",), ("b",), SETTINGS, Log())
 
 
 WHAT = ["die", "restart", "freeze", "thaw", "refuse", "relent", "slow", "quick", "shutdown", "startup", "wait"]

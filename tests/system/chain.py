@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
+from action_msgs.msg import GoalStatus
 from rclpy.action import ActionClient
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 
 from spec_vlm_nav.graph import SIM_GRAPH
 from spec_vlm_nav.runner import Line, Runner, free_address
-from tests.forked import SUBPROCESS
 from tests.system.conftest import LIMIT_S, until
-from tests.system.sent_goal import SentGoal
 from vlm_nav_evaluation.nodes.observer import Observer
 
 TURN_LEFT = 2
@@ -51,6 +49,48 @@ class Record:
 
     def said(self, words: str) -> bool:
         return any(words in state for state in self.states)
+
+
+class SentGoal:
+    """A goal as any action client sends it: refused, replaced and cancelled ones are seen as the server ends them.
+
+    Everything but `wait` runs in the thread that spins the client's node, where `call` puts it: called from another
+    one, rclpy's action client may get the answer before it has noted the question.
+    """
+
+    def __init__(self, client: Any, call: Callable[[Callable[[], None]], Any], instruction: str, time_s: float) -> None:
+        self._call = call
+        self._done = threading.Event()
+        self._handle: Any = None
+        self._answer: Any = None
+        goal = NavigateByInstruction.Goal(instruction=instruction)
+        goal.time_allowance.sec = int(time_s)
+        call(lambda: client.send_goal_async(goal).add_done_callback(self._on_handle))
+
+    def wait(self, timeout: float) -> Any:
+        """Return the server's answer, with `status` and `result`; None if none has come within `timeout` seconds."""
+        self._done.wait(timeout)
+        return self._answer
+
+    def end(self) -> Any:
+        """Return the answer once it is there."""
+        until(lambda: self.wait(0.05) is not None, "goal ends")
+        return self._answer
+
+    def cancelled(self) -> Any:
+        """Ask the server to cancel, and return the result once it did."""
+        self._call(self._handle.cancel_goal_async)
+        answer = self.end()
+        assert answer.status == GoalStatus.STATUS_CANCELED, answer
+        return answer.result
+
+    def _on_handle(self, future: Any) -> None:
+        self._handle = future.result()
+        self._handle.get_result_async().add_done_callback(self._on_answer)
+
+    def _on_answer(self, future: Any) -> None:
+        self._answer = future.result()
+        self._done.set()
 
 
 @dataclass
@@ -107,19 +147,8 @@ def simulated(model: Path, line: Line, mode: str = "fsd", **more: str) -> Iterat
         "verifier": free_address(),
         **more,
     }
-    namespace = arguments.get("namespace", "")
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        Runner(SIM_GRAPH, arguments, line) as runner,
-        Observer(record, namespace=namespace) as observer,
-    ):
-        patch.setattr("spec_vlm_nav.runner.subprocess", SUBPROCESS)
+    with Runner(SIM_GRAPH, arguments, line) as runner, Observer(record) as observer:
         runner.start()
         runner.wait_until(observer.ready, "all nodes ready", LIMIT_S)
         with closing(Robot(runner, observer, record)) as robot:
             yield robot
-
-
-def finish(robot: Robot, goal: Any) -> Any:
-    until(lambda: goal.wait(0.05) is not None, "goal ends")
-    return goal.wait(0.0)

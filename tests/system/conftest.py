@@ -58,33 +58,28 @@ class Lines:
             self._lines.append((name, line))
 
     def text(self, name: str) -> str:
-        """Return what a process has said so far."""
+        """Return what a process has said in this test."""
         with self._lock:
             return "\n".join(line for who, line in self._lines if who == name)
 
-
-class Relay:
-    """Takes the output of processes that several tests share, for the lines of whichever test runs."""
-
-    def __init__(self) -> None:
-        self.lines = Lines()
-
-    def __call__(self, name: str, line: str) -> None:
-        self.lines(name, line)
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._lines.clear()
 
 
 @pytest.fixture(scope="module")
-def relay() -> Relay:
-    """Where the processes of a whole file print to."""
-    return Relay()
+def all_lines() -> Lines:
+    """Where processes print to that the tests of a file share."""
+    return Lines()
 
 
 @pytest.fixture
-def lines() -> Iterator[Lines]:
-    """Collect the processes' output."""
-    collected = Lines()
-    yield collected
-    for name, line in collected._lines:
+def lines(all_lines: Lines) -> Iterator[Lines]:
+    """The processes' output during one test."""
+    all_lines.clear()
+    yield all_lines
+    for name, line in all_lines._lines:
         print(f"[{name}] {line}")
 
 
@@ -107,10 +102,12 @@ def ros() -> Iterator[None]:
     rclpy.shutdown()
 
 
-@pytest.fixture
-def forked_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A graph that is started in this process forks what takes long to import."""
-    monkeypatch.setattr("spec_vlm_nav.runner.subprocess", SUBPROCESS)
+@pytest.fixture(scope="module", autouse=True)
+def forked_nodes() -> Iterator[None]:
+    """A graph that is started in this process forks its nodes, which take long to import."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spec_vlm_nav.runner.subprocess", SUBPROCESS)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -38,6 +38,11 @@ from spec_vlm_nav.nodes.heartbeat import Heartbeat
 RESULT = NavigateByInstruction.Result
 ANSWER = "The ball is to the left. Action: turn left large"
 TOKEN_S = 0.05
+ENDS = {
+    "ball": (RESULT.NONE, ""),
+    "void": (RESULT.TIMEOUT, "time is up"),
+    "ghost": (RESULT.NOT_FOUND, "I looked everywhere"),
+}
 
 
 class Server(Node):
@@ -101,15 +106,10 @@ class Server(Node):
             feedback.done = [*feedback.done, "turn left large"]
             if step != 2 or "endless" in sys.argv:
                 continue
-            if request.instruction.endswith("ball"):
-                handle.succeed()
-                return RESULT(actions_executed=3, distance_travelled=1.5)
-            if request.instruction.endswith("void"):
-                handle.abort()
-                return RESULT(error_code=RESULT.TIMEOUT, error_msg="time is up", actions_executed=3)
-            if request.instruction.endswith("ghost"):
-                handle.abort()
-                return RESULT(error_code=RESULT.NOT_FOUND, error_msg="I looked everywhere", actions_executed=3)
+            code, words = ENDS.get(request.instruction.split()[-1], (None, ""))
+            if code is not None:
+                (handle.abort if code else handle.succeed)()
+                return RESULT(error_code=code, error_msg=words, actions_executed=3, distance_travelled=1.5)
         raise AssertionError
 
     def think(self, handle: Any, feedback: Any, step: int) -> bool:

@@ -6,10 +6,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import rclpy
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
 
 from tests.system.conftest import until
 
@@ -18,7 +20,7 @@ class Spinning:
     """Spins a node in a thread of its own, from now until `close`."""
 
     def __init__(self, node: Node) -> None:
-        self._node = node
+        self.node = node
         self._executor = SingleThreadedExecutor()
         self._executor.add_node(node)
         self._end = threading.Event()
@@ -26,7 +28,7 @@ class Spinning:
         self._thread.start()
         self._clients: dict[str, Any] = {}
 
-    def result(self, ask: Callable[[], Any], what: str = "an answer") -> Any:
+    def answer(self, ask: Callable[[], Any], what: str = "an answer") -> Any:
         """Have `ask` called in the node's thread and return what its future brings."""
         futures: list[Any] = []
         self.call(lambda: futures.append(ask()))
@@ -36,10 +38,10 @@ class Spinning:
     def service(self, kind: Any, name: str, request: Any = None) -> Any:
         """Return the answer of a service, once it is there."""
         if name not in self._clients:
-            self._clients[name] = self._node.create_client(kind, name)
+            self._clients[name] = self.node.create_client(kind, name)
         client = self._clients[name]
         until(client.service_is_ready, f"the service {name}")
-        return self.result(lambda: client.call_async(request or kind.Request()), f"an answer of {name}")
+        return self.answer(lambda: client.call_async(request or kind.Request()), f"an answer of {name}")
 
     def change(self, node: str, transition: int) -> bool:
         """Ask a node for a transition and return whether it was made."""
@@ -55,8 +57,21 @@ class Spinning:
         self._end.set()
         self._thread.join()
         self._executor.shutdown()
-        self._node.destroy_node()
+        self.node.destroy_node()
 
     def _spin(self) -> None:
         while not self._end.is_set():
             self._executor.spin_once(timeout_sec=0.05)
+
+
+class Client(Spinning):
+    """A node in a ROS that lives as long as it does."""
+
+    def __init__(self) -> None:
+        rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+        super().__init__(Node("client"))
+
+    def close(self) -> None:
+        """End the thread, the node and ROS."""
+        super().close()
+        rclpy.try_shutdown()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from types import SimpleNamespace
 
@@ -29,17 +28,18 @@ from spec_vlm_nav.nodes.process import steady_timer
 from spec_vlm_nav.nodes.topics import COMMAND_QOS
 from tests.system.conftest import LIMIT_S, until
 from tests.system.spinning import Spinning
+from tests.system.test_find import started
 
 NAMES = ("vlm_nav", "go2_bridge")
 PERIOD_S = 0.02
 NOW_NS = 1_800_000_000_000_000_000
 
 
-class Surroundings:
+class Surroundings(Spinning):
     """Everybody the executor depends on: odometry that obeys cmd_vel, and heartbeats; each can fall silent."""
 
     def __init__(self) -> None:
-        self.node = Node("surroundings")
+        super().__init__(Node("surroundings"))
         self.silent: set[str] = set()
         self.twists: list[tuple[float, float]] = []
         """Time and forward speed of each command."""
@@ -55,7 +55,6 @@ class Surroundings:
         self.node.create_subscription(TwistStamped, "cmd_vel", self._on_twist, COMMAND_QOS)
         self.node.create_subscription(ActionStatus, "action_status", self._on_status, 10)
         steady_timer(self.node, PERIOD_S, self._live)
-        self.spinning = Spinning(self.node)
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait, and ask for a way ahead again whenever an action ended, as it does when this machine is too slow."""
@@ -111,19 +110,13 @@ def executor(*options: str) -> Iterator[Surroundings]:
     """Start the node, and what it needs around it. At this speed an action takes several seconds."""
     arguments = ["-p", "autostart:=true", "-p", "forward_speed:=0.1", *options]
     command = [sys.executable, "-m", "spec_vlm_nav.nodes.action_executor", "--ros-args", *arguments]
-    rclpy.init()
-    process = subprocess.Popen(command)
-    surroundings = Surroundings()
-    try:
+    with closing(Surroundings()) as surroundings, started(*command) as node:
         yield surroundings
-    finally:
-        process.terminate()
-        status = process.wait(LIMIT_S)
-        surroundings.spinning.close()
-        rclpy.shutdown()
-    assert status == 0
+        node.process.terminate()
+        assert node.end() == 0
 
 
+@pytest.mark.usefixtures("ros")
 def test_silence_and_deactivation_stop_the_robot_and_ros_time_that_stands_still_does_not() -> None:
     with executor("-p", "stamped_cmd_vel:=true") as around:
         for name in NAMES:
@@ -141,7 +134,7 @@ def test_silence_and_deactivation_stop_the_robot_and_ros_time_that_stands_still_
 
         value = ParameterValue(type=ParameterType.PARAMETER_BOOL, bool_value=True)
         request = SetParameters.Request(parameters=[Parameter(name="use_sim_time", value=value)])
-        answer = around.spinning.service(SetParameters, "action_executor/set_parameters", request)
+        answer = around.service(SetParameters, "action_executor/set_parameters", request)
         assert answer.results[0].successful
         count = len(around.twists)
         around.until(lambda: len(around.twists) > count + 20 and around.moves(), "commands without /clock")
@@ -151,14 +144,14 @@ def test_silence_and_deactivation_stop_the_robot_and_ros_time_that_stands_still_
         around.silent.clear()
 
         around.until(lambda: around.reports(ActionStatus.RUNNING, "", 0.02), "the robot moves")
-        assert around.spinning.change("action_executor", Transition.TRANSITION_DEACTIVATE)
+        assert around.change("action_executor", Transition.TRANSITION_DEACTIVATE)
         until(lambda: not around.moves(), "a last zero")
         until(lambda: around.reports(ActionStatus.IDLE, "deactivated", 0.02), "status")
         count = len(around.twists)
         around.ask(around.step + 1)
         # Its answer shows that it has had the message before, while it was not active.
-        around.spinning.service(GetState, "action_executor/get_state")
-        assert around.spinning.change("action_executor", Transition.TRANSITION_ACTIVATE)
+        around.service(GetState, "action_executor/get_state")
+        assert around.change("action_executor", Transition.TRANSITION_ACTIVATE)
         until(lambda: len(around.twists) > count + 5, "heartbeats")
         assert not around.moves(), "what came while it was not active is forgotten"
         around.step += 2
@@ -238,8 +231,7 @@ def test_at_its_end_it_confirms_that_it_stands_until_vlm_nav_is_gone(
 ) -> None:
     """Ctrl-C ends both at once: without this the goal's client is told that the stop was not confirmed."""
     monkeypatch.setattr(action_executor, "LINGER_S", 4 * LIMIT_S)
-    around = Surroundings()
-    try:
+    with closing(Surroundings()) as around:
         node.configure()
         node.active = True
         until(lambda: node.count_publishers("navigation_action") > 0, "it knows vlm_nav")
@@ -257,5 +249,3 @@ def test_at_its_end_it_confirms_that_it_stands_until_vlm_nav_is_gone(
         around.node.destroy_publisher(around.actions)
         ending.join(LIMIT_S)
         assert not ending.is_alive()
-    finally:
-        around.spinning.close()

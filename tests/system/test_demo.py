@@ -29,7 +29,6 @@ def test_the_demo_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["demo", "--target", "bottle", "--out", str(tmp_path)]) == 2
 
 
-@pytest.mark.usefixtures("forked_nodes")
 def test_the_demo_records_reports_and_fails_honestly(
     turning_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

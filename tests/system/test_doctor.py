@@ -25,35 +25,31 @@ from spec_vlm_nav.nodes import doctor
 from tests.system.spinning import Spinning
 
 
-class Go2:
+class Go2(Spinning):
     """The topics of a Go2 and of a camera."""
 
     def __init__(self) -> None:
-        self._node = Node("robot")
+        super().__init__(Node("robot"))
         picture = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
         jpeg = io.BytesIO()
         Image.fromarray(picture).save(jpeg, "JPEG")
         self._jpeg = array("B", jpeg.getvalue())
-        make: Callable[..., Any] = self._node.create_publisher
+        make: Callable[..., Any] = self.node.create_publisher
         self._images = make(CompressedImage, "/camera/image/compressed", qos_profile_sensor_data)
         self._odometry = make(Odometry, "/utlidar/robot_odom", qos_profile_sensor_data)
         self._more = [make(SportModeState, "/sportmodestate", 1), make(Response, "/api/sport/response", 1)]
-        self._node.create_timer(0.02, self._move)
-        self._node.create_timer(0.1, self._look)
-        self._spinning = Spinning(self._node)
-
-    def close(self) -> None:
-        self._spinning.close()
+        self.node.create_timer(0.02, self._move)
+        self.node.create_timer(0.1, self._look)
 
     def _move(self) -> None:
         message = Odometry(child_frame_id="base_link")
-        message.header.stamp, message.header.frame_id = self._node.get_clock().now().to_msg(), "odom"
+        message.header.stamp, message.header.frame_id = self.node.get_clock().now().to_msg(), "odom"
         message.pose.pose.orientation.w = 1.0
         self._odometry.publish(message)
 
     def _look(self) -> None:
         message = CompressedImage(format="jpeg", data=self._jpeg)
-        message.header.stamp = self._node.get_clock().now().to_msg()
+        message.header.stamp = self.node.get_clock().now().to_msg()
         self._images.publish(message)
 
 

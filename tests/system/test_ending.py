@@ -16,6 +16,7 @@ from rclpy.node import Node
 
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.nodes import process
+from spec_vlm_nav.nodes.managed import ManagedNode
 from tests.forked import run
 
 InvalidHandle = rclpy_implementation.InvalidHandle
@@ -145,3 +146,29 @@ class Crippled(Node):
 def test_a_node_that_lost_a_thread_ends_with_status_1_to_be_started_again(capfd: pytest.CaptureFixture[str]) -> None:
     assert process.run(Crippled) == 1
     assert "the thread work failed" in capfd.readouterr().err
+
+
+class Unlucky(ManagedNode):
+    """Fails in its first transition in a way that nobody foresaw."""
+
+    def __init__(self) -> None:
+        super().__init__("unlucky")
+        self.errors: list[Exception] = [KeyError("unforeseen")]
+
+    def configure(self) -> None:
+        """See `ManagedNode`."""
+        while self.errors:
+            raise self.errors.pop()
+
+
+@pytest.mark.usefixtures("ros")
+def test_an_unforeseen_error_of_a_transition_is_logged_and_the_node_can_be_configured_again(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    node = Unlucky()
+    node.trigger_configure()
+    assert "cannot configure" in (log := capfd.readouterr().err) and "KeyError: 'unforeseen'" in log
+    assert not node.ending
+    node.trigger_configure()
+    assert node.problem == "configured, not active"
+    node.destroy_node()

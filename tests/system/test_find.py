@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from spec_vlm_nav.runner import PROJECT
+from tests.forked import popen
 from tests.system.conftest import LIMIT_S, until
 
-FIND = [sys.executable, "-u", "-m", "spec_vlm_nav.nodes.find"]
+FIND = [sys.executable, "-m", "spec_vlm_nav.nodes.find"]
 OTHER = ("--ros-args", "-r", "__ns:=/other")
 """For tests with servers of their own."""
-SERVER = [sys.executable, str(PROJECT / "tests" / "system" / "goal_server.py")]
+SERVER = [sys.executable, "-m", "tests.system.goal_server"]
 
 
 class Process:
@@ -27,9 +28,7 @@ class Process:
 
     def __init__(self, *command: str) -> None:
         self.lines: list[str] = []
-        self.process = subprocess.Popen(
-            command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        self.process = popen([*command], cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 

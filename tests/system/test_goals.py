@@ -9,30 +9,29 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from action_msgs.msg import GoalStatus
 
 from spec_vlm_nav.graph import VERIFIER_GRAPH
 from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, HOLD
 from spec_vlm_nav.robots.go2 import SportApi
 from spec_vlm_nav.runner import Runner, free_address
 from speculation.trace import load
-from tests.forked import SUBPROCESS
-from tests.system.chain import CODES, FIND, Robot, finish, simulated
-from tests.system.conftest import Lines, Relay, until
+from tests.system.chain import CODES, FIND, Robot, simulated
+from tests.system.conftest import Lines, until
 from vlm_nav_evaluation.report.timeline import steps
 
 Verifiers = dict[str, Runner]
 
 
 @pytest.fixture(scope="module")
-def verifiers(turning_model: Path, stopping_model: Path, relay: Relay) -> Iterator[Verifiers]:
+def verifiers(turning_model: Path, stopping_model: Path, all_lines: Lines) -> Iterator[Verifiers]:
     """Verifiers by their addresses, whose models say 'turn left' and 'stop'; only the first runs."""
     made: Verifiers = {}
     with ExitStack() as stack:
-        stack.enter_context(pytest.MonkeyPatch.context()).setattr("spec_vlm_nav.runner.subprocess", SUBPROCESS)
         for model in (turning_model, stopping_model):
             address = free_address()
             given = {"target_model": str(model), "verifier": address}
-            made[address] = stack.enter_context(Runner(VERIFIER_GRAPH, given, relay))
+            made[address] = stack.enter_context(Runner(VERIFIER_GRAPH, given, all_lines))
         next(iter(made.values())).start()
         yield made
 
@@ -44,17 +43,16 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def chain(turning_model: Path, verifiers: Verifiers, relay: Relay, trace: Path) -> Iterator[Robot]:
+def chain(turning_model: Path, verifiers: Verifiers, all_lines: Lines, trace: Path) -> Iterator[Robot]:
     """A robot that turns left for ever, in the default mode."""
     more = {"verifier": ",".join(verifiers), "start_verifier": "false", "trace": str(trace)}
-    with simulated(turning_model, relay, "full", **more) as robot:
+    with simulated(turning_model, all_lines, "full", **more) as robot:
         yield robot
 
 
 @pytest.fixture
-def turning(chain: Robot, relay: Relay, lines: Lines) -> Robot:
+def turning(chain: Robot, lines: Lines) -> Robot:
     """The robot that turns left for ever; what the test before has ended runs again."""
-    relay.lines = lines
     chain.repair()
     chain.record.clear()
     return chain
@@ -67,13 +65,12 @@ def test_cancel_and_preemption_leave_a_standing_robot_and_have_codes_of_their_ow
     until(lambda: "instruction" in turning.observer.last, "the instruction is on its topic")
     assert turning.observer.last["instruction"].data == FIND
     second = turning.send()
-    replaced = finish(turning, first)
-    assert not replaced.succeeded and replaced.error_code == CODES.PREEMPTED and "newer goal" in replaced.message
+    replaced = first.end()
+    assert replaced.status == GoalStatus.STATUS_ABORTED and replaced.result.error_code == CODES.PREEMPTED
+    assert "newer goal" in replaced.result.error_msg
     before = turning.turns()
     until(lambda: turning.turns() > before, "the newer goal runs")
-    second.cancel()
-    end = finish(turning, second)
-    assert end.cancelled and end.error_code == CODES.CANCELLED
+    assert second.cancelled().error_code == CODES.CANCELLED
     until(lambda: turning.stands and turning.record.kinds[-1] == HOLD, "the robot stands")
 
 
@@ -94,8 +91,7 @@ def test_while_the_verifier_is_away_the_draft_model_drives_slowly_and_the_goal_g
     until(lambda: turning.observer.last["navigation_action"].source == CLOUD_VERIFIED, "the verifier decides")
     before = turning.turns()
     until(lambda: turning.turns() > before, "the goal goes on")
-    goal.cancel()
-    assert finish(turning, goal).cancelled
+    goal.cancelled()
 
 
 @pytest.mark.parametrize("victim", ["action_executor", "vlm_nav"])
@@ -110,8 +106,7 @@ def test_a_node_that_dies_in_mid_motion_leaves_a_standing_robot(turning: Robot, 
         until(lambda: "vlm_nav silent" in turning.observer.last["action_status"].message, "the executor says why")
     else:
         until(lambda: turning.record.said("action_executor is silent"), "navigation says why")
-        goal.cancel()
-        assert finish(turning, goal).cancelled
+        goal.cancelled()
 
 
 def test_the_next_verifier_of_the_list_goes_on_with_the_goal_of_one_that_hangs_and_a_stop_ends_it(
@@ -123,11 +118,11 @@ def test_the_next_verifier_of_the_list_goes_on_with_the_goal_of_one_that_hangs_a
     frozen = first.pid("verifier")
     os.kill(frozen, signal.SIGSTOP)
     try:
-        end = finish(turning, goal)
+        end = goal.end()
     finally:
         os.kill(frozen, signal.SIGCONT)
     answers = steps(load(trace))
-    assert end.succeeded and end.actions > 2
+    assert end.status == GoalStatus.STATUS_SUCCEEDED and end.result.actions_executed > 2
     assert answers[-1].action == "stop" and answers[-1].whole.args["tokens"] > 0
     last = turning.observer.last
     assert last["navigation_action"].source == CLOUD_VERIFIED

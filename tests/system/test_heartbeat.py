@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 
 import pytest
@@ -13,23 +14,19 @@ from rclpy.node import Node
 from spec_vlm_nav.nodes.heartbeat import Heartbeat, on_heartbeat
 from spec_vlm_nav.nodes.subscriptions import subscribe
 from tests.system.conftest import LIMIT_S, until
-from tests.system.spinning import Spinning
+from tests.system.spinning import Client
 
 LONG_S, SHORT_S = 60.0, 0.15
 
 
-class Ears:
-    """Counts the heartbeats of the nodes called `busy` and `hanging`, in an executor and a thread of its own."""
+class Ears(Client):
+    """Counts the heartbeats of the nodes called `busy` and `hanging`."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.beats = 0
-        self.node = Node("ears")
         for name in ("busy", "hanging"):
             on_heartbeat(partial(subscribe, self.node), name, self._heard)
-        self._spinning = Spinning(self.node)
-
-    def close(self) -> None:
-        self._spinning.close()
 
     def _heard(self, _: float) -> None:
         self.beats += 1
@@ -58,11 +55,10 @@ class Beating:
 
 
 @pytest.fixture
-def ears(ros: None) -> Iterator[Ears]:
+def ears() -> Iterator[Ears]:
     """What another node hears."""
-    listener = Ears()
-    yield listener
-    listener.close()
+    with closing(Ears()) as listener:
+        yield listener
 
 
 def quiet(ears: Ears) -> bool:

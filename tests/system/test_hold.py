@@ -19,7 +19,7 @@ from spec_vlm_nav.motion import Outcome
 from spec_vlm_nav.navigation_goal import End, NavigationGoal
 from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.navigator_interfaces import Decision, State
-from spec_vlm_nav.nodes import feedback, goal
+from spec_vlm_nav.nodes import goal
 from spec_vlm_nav.nodes.goal import ERROR, RESEND_HOLD_S, RESEND_S, Goal
 from spec_vlm_nav.nodes.inputs import Inputs
 from spec_vlm_nav.nodes.vlm_nav import VlmNav
@@ -99,7 +99,6 @@ def running(
     node: Node, monkeypatch: pytest.MonkeyPatch, instruction: str = "find the silver bottle", dry: bool = False
 ) -> Goal:
     monkeypatch.setattr(goal, "time", node)
-    monkeypatch.setattr(feedback, "time", node)
     made = Goal(node, Handle(), 7, NavigationGoal(instruction, dry=dry))  # type: ignore[arg-type]
     made._wake = SimpleNamespace(is_set=lambda: True)  # type: ignore[assignment]
     return made
@@ -124,7 +123,7 @@ def test_a_goal_that_fails_holds_the_robot_and_waits_until_it_is_taken(monkeypat
     for takes, words in ((3, ""), (10_000, "did not confirm the HOLD")):
         node = Node(takes)
         made = running(node, monkeypatch)
-        made._handle.is_cancel_requested = False
+        made.handle.is_cancel_requested = False
         node.inputs.frame_after = lambda moment, stale_s: "no frame"
         result = made.run()
         assert "AttributeError" in result.error_msg and result.error_msg.endswith(words)
@@ -144,9 +143,9 @@ def test_an_instruction_to_stop_holds_the_robot_and_asks_no_model(
 ) -> None:
     node = Node(takes)
     made = running(node, monkeypatch, "Arrête !")
-    made._handle.is_cancel_requested = False
+    made.handle.is_cancel_requested = False
     result = made.run()
-    assert (result.error_code, result.error_msg, made._handle.ended) == (code, words, ended)
+    assert (result.error_code, result.error_msg, made.handle.ended) == (code, words, ended)
     assert {message.kind for _, message in node.sent} == {NavigationAction.HOLD}
 
 
@@ -227,7 +226,7 @@ def test_feedback_on_a_growing_answer_is_bounded_and_a_change_of_state_or_link_g
     for letters in range(100):
         made.writing("x" * letters, "")
         node.now += 0.01
-    fed = made._handle.fed
+    fed = made.handle.fed
     assert 8 <= len(fed) <= 11 and fed[-1][1].startswith("x")
     node.now += 0.1
     made.writing("the end", "")

@@ -1,22 +1,28 @@
-"""Camera frames as vlm_nav takes them: any image file, decoded when somebody asks, and named where it is no picture."""
+"""What vlm_nav takes in: image files of any format, decoded when somebody asks, and odometry that may be wrong."""
 
 from __future__ import annotations
 
 import io
+import math
 from array import array
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from nav_msgs.msg import Odometry
 from PIL import Image
 from rclpy.node import Node
 from sensor_msgs.msg import CompressedImage
 
 from spec_vlm_nav.diagnostics import Level
-from spec_vlm_nav.nodes import inputs
+from spec_vlm_nav.motion import PlanarPose
+from spec_vlm_nav.navigator import NavigatorConfig
+from spec_vlm_nav.nodes import conversions, inputs, vlm_nav
 from spec_vlm_nav.nodes.inputs import Inputs
+from spec_vlm_nav.nodes.vlm_nav import FIRST_FRAME_S, VlmNav
 from speculation.frames import decode_jpeg
 from speculation.images import view_jpeg
 
@@ -30,7 +36,8 @@ class Sight:
         self.now = 10.0
         self.node = Node("vlm_nav", cli_args=["--ros-args", "-r", "camera/image/compressed:=/front/compressed"])
         self.inputs = Inputs(self.node)
-        monkeypatch.setattr(inputs, "time", SimpleNamespace(monotonic=lambda: self.now))
+        for module in (inputs, conversions):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
 
     def close(self) -> None:
         self.inputs.close()
@@ -39,9 +46,16 @@ class Sight:
     def give(self, data: bytes, declared: str = "jpeg", age_s: float = 0.0) -> None:
         image = CompressedImage(format=declared, data=array("B", data))
         image.header.frame_id = "front"
-        if age_s:
-            self.inputs._camera_clock = SimpleNamespace(age=lambda *_: age_s, skew=0.0, is_off=False)  # type: ignore
+        self.inputs._camera_clock = SimpleNamespace(age=lambda *_: age_s, skew=0.0, is_off=False)  # type: ignore
         self.inputs._on_image(image)
+
+    def move(self, x: float) -> None:
+        """Have odometry show the robot at `x`, 20 ms later."""
+        self.now += 0.02
+        message = Odometry()
+        message.header.stamp.sec, message.header.stamp.nanosec = int(self.now), int(self.now % 1.0 * 1e9)
+        message.pose.pose.position.x, message.pose.pose.orientation.w = x, 1.0
+        self.inputs._on_odometry(message)
 
     def report(self, level: bytes, message: str, name: str = "go2_camera: camera") -> None:
         (topic,) = (each for each in self.node.subscriptions if each.topic_name == "/diagnostics")
@@ -138,3 +152,67 @@ def test_what_go2_camera_says_of_itself_is_the_reason_where_no_frame_comes(sight
     sight.report(DiagnosticStatus.ERROR, "no frames: another aspect")
     sight.now += 5.0
     assert sight.inputs.problem() == "", "it may have ended since"
+
+
+def test_the_distance_of_a_goal_counts_no_bad_odometry(sight: Sight) -> None:
+    for x in (0.0, 0.01, 0.02, math.nan, 0.03, 5.0, *[5.0] * 40, 5.01, 5.02):
+        sight.move(x)
+    assert sight.inputs.travelled == pytest.approx(0.04, abs=1e-6)
+
+
+def test_a_frame_that_was_on_its_way_for_long_shows_where_the_robot_was_then(sight: Sight) -> None:
+    def place(age_s: float) -> PlanarPose | None:
+        sight.give(picture(), age_s=age_s)
+        seen = sight.inputs.frame_after(sight.now - 2.0, 2.0)
+        assert seen is not None
+        return seen.place
+
+    for step in range(50):
+        sight.move(0.01 * step)
+    new, old = place(0.0), place(0.5)
+    assert new is not None and new.x > 0.44
+    assert old is not None and old.x == pytest.approx(0.24, abs=0.05)
+    sight.move(math.nan)
+    assert place(0.5) is None, "before bad odometry is nowhere"
+
+
+class Blind:
+    """What `VlmNav.activate` needs of its node; a frame comes after so many seconds, or never."""
+
+    def __init__(self, frame_after_s: float = math.inf, ends_after_s: float = math.inf) -> None:
+        self.now, self._ends_after_s = 0.0, ends_after_s
+        self.config, self.noted = NavigatorConfig(), list[str]()
+        self.inputs = SimpleNamespace(missing=lambda _: "" if self.now >= frame_after_s else "no camera frame has come")
+        self._wait = self.noted.append
+
+    @property
+    def ending(self) -> bool:
+        return self.now >= self._ends_after_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def activate(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vlm_nav, "time", SimpleNamespace(monotonic=lambda: node.now, sleep=node.sleep))
+    VlmNav.activate(node)
+
+
+def test_vlm_nav_is_not_active_without_a_camera_frame_and_says_so_while_it_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is activated before the robot stands up."""
+    node = Blind()
+    with pytest.raises(
+        RuntimeError, match=r"no camera frame has come, 30 s after the start: is the launch argument cam"
+    ):
+        activate(node, monkeypatch)
+    assert node.now == pytest.approx(FIRST_FRAME_S, abs=0.2)
+    assert set(node.noted) == {"waiting for the camera: no camera frame has come"} and len(node.noted) > 3
+    late = Blind(frame_after_s=4.0)
+    activate(late, monkeypatch)
+    assert late.now == pytest.approx(4.0, abs=0.1) and not late.noted
+    ended = Blind(ends_after_s=1.0)
+    with pytest.raises(RuntimeError):
+        activate(ended, monkeypatch)
+    assert ended.now == pytest.approx(1.0, abs=0.1), "Ctrl-C is not waited for"

@@ -6,15 +6,11 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import closing, contextmanager
 
 import pytest
-import rclpy
 from lifecycle_msgs.msg import Transition
-from lifecycle_msgs.srv import ChangeState, GetState
-from rclpy.node import Node
-from rclpy.signals import SignalHandlerOptions
+from lifecycle_msgs.srv import GetState
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
@@ -22,7 +18,7 @@ from spec_vlm_nav.process_graph import CommandSpec, Graph
 from spec_vlm_nav.runner import Runner, StartError
 from tests.system.conftest import LIMIT_S, Lines, until
 from tests.system.puppet import KEPT
-from tests.system.spinning import Spinning
+from tests.system.spinning import Client
 
 NAMES = ("bridge", "executor", "navigator")
 
@@ -33,31 +29,21 @@ def puppet(name: str, **parameters: str) -> CommandSpec:
     return CommandSpec(name, ("python3", "-m", "tests.system.puppet", "--ros-args", *remaps, *words))
 
 
-def manager(**parameters: str) -> CommandSpec:
+def manager(name: str = "lifecycle_manager", **parameters: str) -> CommandSpec:
     given = {"node_names": f"[{', '.join(NAMES)}]", "heartbeats": "[bridge, navigator]", **parameters}
     words = [word for key, value in given.items() for word in ("-p", f"{key}:={value}")]
-    start = ("python3", "-m", "spec_vlm_nav.nodes.lifecycle_manager", "--ros-args")
-    return CommandSpec("lifecycle_manager", (*start, *words), respawns=0)
+    start = ("python3", "-m", "spec_vlm_nav.nodes.lifecycle_manager", "--ros-args", "-r", f"__node:={name}")
+    return CommandSpec(name, (*start, *words), respawns=0)
 
 
-class Client:
-    """Collects transitions and calls services, in a thread of its own."""
+class Witness(Client):
+    """Collects transitions."""
 
     def __init__(self) -> None:
-        rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
-        self.node = Node("client")
+        super().__init__()
         self._noted: list[tuple[float, str]] = []
         self._from = 0.0
         self.node.create_subscription(String, "transitions", self._note, KEPT)
-        self._spinning = Spinning(self.node)
-
-    def close(self) -> None:
-        self._spinning.close()
-        rclpy.try_shutdown()
-
-    def call(self, kind: Any, service: str, request: Any = None) -> Any:
-        """Return the answer of a service, once it is there."""
-        return self._spinning.service(kind, service, request)
 
     def _note(self, text: String) -> None:
         at, _, transition = text.data.partition(" ")
@@ -74,42 +60,37 @@ class Client:
     def active(self) -> bool:
         return self.missing() == ""
 
-    def missing(self) -> str:
-        """Return why not all nodes are active."""
-        answer = self.call(Trigger, "lifecycle_manager/is_active")
+    def missing(self, manager: str = "lifecycle_manager") -> str:
+        """Return why not all nodes are active, as their manager has it."""
+        answer = self.service(Trigger, f"{manager}/is_active")
         return "" if answer.success else str(answer.message)
 
 
 @contextmanager
-def managed(lines: Lines, *specs: CommandSpec) -> Iterator[tuple[Runner, Client]]:
-    client = Client()
-    try:
-        with Runner(Graph((), specs), {}, lines) as runner:
-            runner.start()
-            yield runner, client
-    finally:
-        client.close()
+def managed(lines: Lines, *specs: CommandSpec, later: tuple[CommandSpec, ...] = ()) -> Iterator[tuple[Runner, Witness]]:
+    """Start processes; those that come `later` are started by the test."""
+    with closing(Witness()) as client, Runner(Graph((), (*specs, *later)), {}, lines) as runner:
+        runner.start(*(spec.name for spec in specs))
+        yield runner, client
 
 
-def ended(runner: Runner, status: int) -> str:
-    """Wait for the manager to end with a status, and return why."""
-    with pytest.raises(StartError, match=f"lifecycle_manager ended with status {status}") as failure:
+def ends(runner: Runner, name: str, status: int) -> None:
+    """Wait for a manager to end with a status."""
+    with pytest.raises(StartError, match=f"{name} ended with status {status}"):
         runner.wait_until(lambda: False, "the manager ends", LIMIT_S)
-    return str(failure.value)
 
 
 def test_all_come_up_together_one_that_died_comes_back_and_one_that_hangs_blocks_nobody(lines: Lines) -> None:
     specs = [puppet(name, takes_s="1.0" if name == "navigator" else "0.0") for name in NAMES]
-    with managed(lines, *specs, manager(recovery_s="15.0")) as (runner, client):
+    with managed(lines, *specs, manager(), later=(manager("impatient", recovery_s="3.0"),)) as (runner, client):
         runner.wait_until(client.active, "all active", LIMIT_S)
         until(lambda: len(client.transitions) == 6, "all transitions")
         seen = client.transitions
         assert seen[3:] == [f"activate {name}" for name in NAMES]
         assert sorted(seen[:3]) == sorted(f"configure {name}" for name in NAMES)
 
-        activate = ChangeState.Request(transition=Transition(id=Transition.TRANSITION_ACTIVATE))
-        assert not client.call(ChangeState, "bridge/change_state", activate).success, "the state does not have it"
-        assert client.call(GetState, "bridge/get_state").current_state.label == "active" and runner.alive("bridge")
+        assert not client.change("bridge", Transition.TRANSITION_ACTIVATE), "the state does not have it"
+        assert client.service(GetState, "bridge/get_state").current_state.label == "active" and runner.alive("bridge")
 
         client.forget()
         os.kill(runner.pid("bridge"), signal.SIGKILL)
@@ -118,19 +99,22 @@ def test_all_come_up_together_one_that_died_comes_back_and_one_that_hangs_blocks
         runner.wait_until(client.active, "all active again", LIMIT_S)
 
         client.forget()
-        assert client.call(Trigger, "lifecycle_manager/shutdown").success
+        assert client.service(Trigger, "lifecycle_manager/shutdown").success
         until(lambda: len(client.transitions) == 6, "all down")
         assert client.transitions[:3] == [f"deactivate {name}" for name in reversed(NAMES)]
         assert not client.active()
-        assert client.call(Trigger, "lifecycle_manager/startup").success
+        assert client.service(Trigger, "lifecycle_manager/startup").success
         runner.wait_until(client.active, "up again", LIMIT_S)
 
+        runner.stop("lifecycle_manager")
+        runner.start("impatient")
+        runner.wait_until(lambda: client.missing("impatient") == "", "all active for another manager", LIMIT_S)
         client.forget()
         os.kill(runner.pid("executor"), signal.SIGSTOP)
         try:
-            until(lambda: "executor is silent" in client.missing(), "missed")
-            ended(runner, 4)
-            until(lambda: "executor did not come back within 15 s" in lines.text("lifecycle_manager"), "its line")
+            until(lambda: "executor is silent" in client.missing("impatient"), "missed")
+            ends(runner, "impatient", 4)
+            until(lambda: "executor did not come back within 3 s" in lines.text("impatient"), "its line")
             until(lambda: client.transitions[:2] == ["deactivate navigator", "deactivate bridge"], "others are down")
         finally:
             os.kill(runner.pid("executor"), signal.SIGCONT)
@@ -139,7 +123,7 @@ def test_all_come_up_together_one_that_died_comes_back_and_one_that_hangs_blocks
 def test_a_node_that_cannot_be_configured_is_named_with_its_reason_and_nothing_was_active(lines: Lines) -> None:
     specs = (puppet("bridge"), puppet("executor"), puppet("navigator", refuses="configure"), manager())
     with managed(lines, *specs) as (runner, client):
-        ended(runner, 3)
+        ends(runner, "lifecycle_manager", 3)
         reason = "navigator cannot configure: the folder that navigator needs is not there"
         until(lambda: reason in lines.text("lifecycle_manager"), "the reason")
         assert not [each for each in client.transitions if each.startswith("activate")]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -23,15 +24,14 @@ from spec_vlm_nav.nodes import action_executor
 from spec_vlm_nav.nodes.action_executor import ActionExecutor
 from spec_vlm_nav.nodes.nav2_client import Nav2Client
 from spec_vlm_nav.nodes.process import steady_timer
-from tests.system.chain import CODES, FIND, finish, simulated
+from spec_vlm_nav.runner import SOURCE
+from tests.system.chain import CODES, FIND, simulated
 from tests.system.conftest import LIMIT_S, Lines, until
 from tests.system.spinning import Spinning
-from tests.system.test_find import started
+from tests.system.test_find import SERVER, started
 
-ROOT = Path(__file__).resolve().parents[2]
-EXAMPLE = ROOT / "ros_ws" / "src" / "spec_vlm_nav" / "examples" / "go_find_return.py"
+EXAMPLE = SOURCE / "examples" / "go_find_return.py"
 NAV2 = (sys.executable, "-m", "tests.system.nav2_servers")
-FIND_SERVER = (sys.executable, "-m", "tests.system.goal_server")
 PERIOD_S = 0.02
 
 
@@ -52,8 +52,8 @@ def test_nav2_moves_the_robot_an_e_stop_stops_it_and_the_goal_ends_with_nav2s_wo
         reset.call_async(Trigger.Request())
         until(lambda: robot.turns() > turned, "it goes on")
         nav2.process.kill()
-        end = finish(robot, goal)
-        assert end.error_code == CODES.ROBOT_FAULT and "nav2" in end.message, end
+        end = goal.end().result
+        assert end.error_code == CODES.ROBOT_FAULT and "nav2" in end.error_msg, end
         until(lambda: robot.stands, "the robot stands")
 
 
@@ -87,18 +87,17 @@ def test_what_is_missing_is_refused_in_a_sentence_before_anything_moves(
         Nav2Client(nav2_executor, threading.Lock(), 0.2)
 
 
-class Puppet:
+class Puppet(Spinning):
     """A robot that obeys cmd_vel exactly."""
 
     def __init__(self, namespace: str) -> None:
-        self.node = Node("puppet", namespace=namespace)
+        super().__init__(Node("puppet", namespace=namespace))
         self.x = self.y = self.yaw = 0.0
         self.farthest = 0.0
         self._twist = Twist()
         self._odometry = self.node.create_publisher(Odometry, "odom", 10)
         self.node.create_subscription(Twist, "cmd_vel", self._on_twist, 10)
         steady_timer(self.node, PERIOD_S, self._live)
-        self.spinning = Spinning(self.node)
 
     def _on_twist(self, twist: Twist) -> None:
         self._twist = twist
@@ -117,7 +116,6 @@ class Puppet:
 def test_the_example_goes_to_a_pose_finds_an_object_by_words_and_returns() -> None:
     pytest.importorskip("py_trees", reason="py_trees is not installed; run scripts/setup.sh")
     within = ("--ros-args", "-r", "__ns:=/errand")
-    puppet = Puppet("/errand")
 
     def errand(what: str) -> tuple[int, list[str]]:
         command = [sys.executable, str(EXAMPLE), "0.8", "0", "0", what, *within]
@@ -125,19 +123,14 @@ def test_the_example_goes_to_a_pose_finds_an_object_by_words_and_returns() -> No
         print(got.stdout, got.stderr)
         return got.returncode, [line for line in got.stdout.splitlines() if "running" not in line]
 
-    try:
-        with started(*FIND_SERVER, *within) as find:
-            with started(*NAV2, *within, "-p", "haste:=2.5") as nav2:
-                until(
-                    lambda: nav2.has("odometry") and find.has("up"), "both servers are up, and nav2's knows where it is"
-                )
-                assert errand("the red ball") == (0, ["go success", "find success", "return success"])
-                assert puppet.farthest > 0.6 and math.hypot(puppet.x, puppet.y) < 0.2, "it was there, and is back"
-                lost = "find failure: error 9912: I looked everywhere"
-                assert errand("the grey ghost") == (1, ["go success", lost, "return success"])
-            with started(*NAV2, *within, "-p", "obstacle:=true") as blocked:
-                until(lambda: blocked.has("odometry"), "nav2 is up")
-                assert errand("the red ball") == (1, ["go failure: error 1: "])
-            assert len(find.goals()) == 2, "nothing is looked for where it could not go"
-    finally:
-        puppet.spinning.close()
+    with closing(Puppet("/errand")) as puppet, started(*SERVER, *within) as find:
+        with started(*NAV2, *within, "-p", "haste:=2.5") as nav2:
+            until(lambda: nav2.has("odometry") and find.has("up"), "both servers are up, and nav2's knows where it is")
+            assert errand("the red ball") == (0, ["go success", "find success", "return success"])
+            assert puppet.farthest > 0.6 and math.hypot(puppet.x, puppet.y) < 0.2, "it was there, and is back"
+            lost = "find failure: error 9912: I looked everywhere"
+            assert errand("the grey ghost") == (1, ["go success", lost, "return success"])
+        with started(*NAV2, *within, "-p", "obstacle:=true") as blocked:
+            until(lambda: blocked.has("odometry"), "nav2 is up")
+            assert errand("the red ball") == (1, ["go failure: error 1: "])
+        assert len(find.goals()) == 2, "nothing is looked for where it could not go"

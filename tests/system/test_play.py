@@ -15,7 +15,6 @@ from tests.system.chain import FIND
 from vlm_nav_evaluation.__main__ import main
 from vlm_nav_evaluation.bags.files import read
 
-pytestmark = pytest.mark.usefixtures("forked_nodes")
 FRAMES, PERIOD_NS = 15, 200_000_000
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import pytest
 from action_msgs.msg import GoalStatus
 from action_msgs.srv import CancelGoal
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
-from lifecycle_msgs.msg import Transition
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import ActionStatus
 from std_msgs.msg import Header
@@ -21,14 +21,14 @@ from spec_vlm_nav.nodes.topics import COMMAND_QOS
 from speculation.machine_info import machine_id
 from tests.system.chain import CODES, FIND
 from tests.system.conftest import until
-from tests.system.test_vlm_nav import Client, node_of
+from tests.system.test_vlm_nav import UP, Robot, node_of
 
 ID = "0123456789abcdef" * 2
 GET_RESULT = NavigateByInstruction.Impl.GetResultService
 
 
-class Robot(Client):
-    """A client with stand-ins for the bridge and the executor."""
+class WholeRobot(Robot):
+    """A robot with stand-ins for the bridge and the executor."""
 
     def __init__(self, latches: int) -> None:
         super().__init__()
@@ -40,13 +40,13 @@ class Robot(Client):
 
     def cancel(self) -> None:
         """Cancel every goal that is known."""
-        self._spinning.service(CancelGoal, "navigate_by_instruction/_action/cancel_goal")
+        self.service(CancelGoal, "navigate_by_instruction/_action/cancel_goal")
 
     def kept_result(self) -> Any:
         """Return the result of the kept goal, None while no such goal is known."""
         request = GET_RESULT.Request()
         request.goal_id.uuid = list(bytes.fromhex(ID))
-        answer = self._spinning.service(GET_RESULT, "navigate_by_instruction/_action/get_result", request)
+        answer = self.service(GET_RESULT, "navigate_by_instruction/_action/get_result", request)
         return None if answer.status == GoalStatus.STATUS_UNKNOWN else answer.result
 
     def _live(self) -> None:
@@ -67,22 +67,18 @@ def test_a_robot_does_not_begin_to_move_by_itself(turning_model: Path, tmp_path:
     file.close()
     kept = KeptGoal(ID, FIND, 200.0, latches=0, kernel=machine_id(), at=now())
     path.write_bytes(msgspec.json.encode(kept))
-    robot = Robot(latches)
-    try:
-        with node_of(turning_model, tmp_path / "log", "mode:=edge"):
-            until(robot.ready, "vlm_nav is there")
-            if latches:
-                assert robot.change(Transition.TRANSITION_CONFIGURE) and robot.change(Transition.TRANSITION_ACTIVATE)
-            if why == "cancelled":
-                until(lambda: "goes on after a restart" in (tmp_path / "log").read_text(), "it waits for the robot")
-                robot.cancel()
-            ended = None
-            while ended is None:
-                ended = robot.kept_result()
-            assert ended.error_msg.startswith("vlm_nav was started again and does not go on with the goal: ")
-            assert why in ended.error_msg and ended.actions_executed == 0
-            assert ended.error_code == (CODES.CANCELLED if why == "cancelled" else CODES.SHUTDOWN)
-            until(lambda: not path.exists(), "the goal is kept no more")
+    with closing(WholeRobot(latches)) as robot, node_of(turning_model, tmp_path / "log", "mode:=edge"):
+        until(robot.ready, "vlm_nav is there")
+        if latches:
+            assert robot.goes(*UP)
+        else:
+            until(lambda: "goes on after a restart" in (tmp_path / "log").read_text(), "it waits for the robot")
+            robot.cancel()
+        ended = None
+        while ended is None:
+            ended = robot.kept_result()
+        assert ended.error_msg.startswith("vlm_nav was started again and does not go on with the goal: ")
+        assert why in ended.error_msg and ended.actions_executed == 0
+        assert ended.error_code == (CODES.SHUTDOWN if latches else CODES.CANCELLED)
+        until(lambda: not path.exists(), "the goal is kept no more")
         assert not robot.turns()
-    finally:
-        robot.close()

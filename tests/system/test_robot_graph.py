@@ -15,7 +15,7 @@ from vlm_nav_evaluation.nodes.observer import Observer
 
 
 def test_a_namespace_leaves_the_robots_own_topics_alone_and_a_goal_outlives_a_bridge_and_a_vlm_nav_that_died(
-    turning_model: Path, lines: Lines, forked_nodes: None, tmp_path: Path
+    turning_model: Path, lines: Lines, tmp_path: Path
 ) -> None:
     address, record, parameters = free_address(), Record(), tmp_path / "parameters.yaml"
     parameters.write_text("/**/go2_bridge:\n  ros__parameters: {stand_up_s: 0.5}\n")

@@ -10,13 +10,12 @@ import signal
 import sys
 from array import array
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import rclpy
 from builtin_interfaces.msg import Duration
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from geometry_msgs.msg import PoseWithCovarianceStamped
@@ -24,7 +23,6 @@ from lifecycle_msgs.msg import Transition
 from nav_msgs.msg import Odometry
 from PIL import Image
 from rclpy.action import ActionClient
-from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
@@ -37,7 +35,7 @@ from spec_vlm_nav.runner import Runner, free_address
 from tests.forked import Forked
 from tests.system.conftest import LIMIT_S, Lines, until
 from tests.system.parrot import NOT_HERE, parrot
-from tests.system.spinning import Spinning
+from tests.system.spinning import Client
 from vlm_nav_simulation.dataset import encode_jpeg
 from vlm_nav_simulation.episode import oracle_policy, run_episode
 from vlm_nav_simulation.geometry import Pose
@@ -47,6 +45,7 @@ from vlm_nav_simulation.world import World
 CODES = NavigateByInstruction.Result
 FIND = "find the silver bottle"
 CLOCK_OFF_S = 5
+UP = (Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_ACTIVATE)
 
 
 def command(model: Path, *options: str) -> list[str]:
@@ -67,12 +66,11 @@ def node_of(model: Path, log: Path, *options: str) -> Iterator[Forked]:
         print(log.read_text())
 
 
-class Client:
-    """Camera, odometry and a client of the action, on an executor in a thread of its own."""
+class Robot(Client):
+    """Camera, odometry and a client of the action."""
 
     def __init__(self) -> None:
-        rclpy.init()
-        self.node = Node("client")
+        super().__init__()
         self.decisions: list[NavigationAction] = []
         self.feedback: list[Any] = []
         self._images = self.node.create_publisher(CompressedImage, "camera/image/compressed", qos_profile_sensor_data)
@@ -86,11 +84,6 @@ class Client:
         self.jpeg = array("B", jpeg.getvalue())
         self.place = Pose(0.0, 0.0, 0.0)
         self.node.create_timer(0.1, self._show)
-        self._spinning = Spinning(self.node)
-
-    def close(self) -> None:
-        self._spinning.close()
-        rclpy.shutdown()
 
     def turns(self) -> list[NavigationAction]:
         """Return the decisions that are no HOLD."""
@@ -99,18 +92,19 @@ class Client:
     def ready(self) -> bool:
         return bool(self._goals.server_is_ready())
 
-    def change(self, transition: int) -> bool:
-        return self._spinning.change("vlm_nav", transition)
+    def goes(self, *transitions: int) -> bool:
+        """Have vlm_nav make transitions and return whether it made all of them."""
+        return all(self.change("vlm_nav", each) for each in transitions)
 
     def send(self, instruction: str = FIND, **options: Any) -> Any:
         """Return the goal's handle."""
         goal = NavigateByInstruction.Goal(instruction=instruction, **options)
-        return self._spinning.result(
+        return self.answer(
             lambda: self._goals.send_goal_async(goal, lambda message: self.feedback.append(message.feedback))
         )
 
     def result(self, handle: Any) -> Any:
-        return self._spinning.result(handle.get_result_async).result
+        return self.answer(handle.get_result_async).result
 
     def _report(self, report: DiagnosticArray) -> None:
         self.reported |= {line.name: line for line in report.status}
@@ -143,13 +137,12 @@ def waiting(turning_model: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture
-def client() -> Iterator[Client]:
-    made = Client()
-    yield made
-    made.close()
+def client() -> Iterator[Robot]:
+    with closing(Robot()) as made:
+        yield made
 
 
-def test_goals_are_taken_while_it_is_active_and_only_then(turning_model: Path, client: Client, tmp_path: Path) -> None:
+def test_goals_are_taken_while_it_is_active_and_only_then(turning_model: Path, client: Robot, tmp_path: Path) -> None:
     log, kept = tmp_path / "log", path_of("", "/vlm_nav")
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text("#!/bin/sh\n")
@@ -158,7 +151,7 @@ def test_goals_are_taken_while_it_is_active_and_only_then(turning_model: Path, c
         early = client.result(client.send())
         assert early.error_code == CODES.NOT_ACTIVE
         assert "not active (not configured yet); see ros2 lifecycle get /vlm_nav" in early.error_msg
-        assert client.change(Transition.TRANSITION_CONFIGURE) and client.change(Transition.TRANSITION_ACTIVATE)
+        assert client.goes(*UP)
 
         unknown = client.result(client.send("find the golden unicorn", dry_run=True))
         assert unknown.error_code == CODES.INVALID_INPUT and "known objects" in unknown.error_msg
@@ -187,18 +180,16 @@ def test_goals_are_taken_while_it_is_active_and_only_then(turning_model: Path, c
         skew = next(pair.value for pair in client.reported["vlm_nav: camera"].values if pair.key == "clock skew s")
         assert float(skew) == pytest.approx(CLOCK_OFF_S, abs=0.9)
 
-        assert client.change(Transition.TRANSITION_DEACTIVATE)
+        assert client.goes(Transition.TRANSITION_DEACTIVATE)
         assert client.result(running).error_code == CODES.SHUTDOWN
         until(lambda: client.decisions[-1].kind == NavigationAction.HOLD, "a HOLD as the last decision")
         assert client.result(client.send()).error_code == CODES.NOT_ACTIVE
-        assert client.change(Transition.TRANSITION_CLEANUP)
-        for transition in (Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_ACTIVATE):
-            assert client.change(transition), "a second time"
+        assert client.goes(Transition.TRANSITION_CLEANUP, *UP), "a second time"
         again = client.send(dry_run=True)
         decided = len(client.turns())
         until(lambda: len(client.turns()) > decided, "decisions again")
         until(kept.exists, "the goal is kept")
-        client._spinning.result(again.cancel_goal_async)
+        client.answer(again.cancel_goal_async)
         assert client.result(again).error_code == CODES.CANCELLED
     text = log.read_text()
     assert "no goal is taken up again: " in text, "what lay in the place of a kept goal is a warning"
@@ -208,13 +199,13 @@ def test_goals_are_taken_while_it_is_active_and_only_then(turning_model: Path, c
 
 
 def test_a_search_in_vain_ends_as_not_found_and_its_prompts_have_what_was_searched(
-    client: Client, tmp_path: Path
+    client: Robot, tmp_path: Path
 ) -> None:
     prompts: list[str] = []
     client.node.create_subscription(String, "vlm_nav/prompt", lambda text: prompts.append(text.data), 10)
     with node_of(parrot(tmp_path / "gone", NOT_HERE, form=2), tmp_path / "log", "mode:=edge"):
         until(client.ready, "vlm_nav is there")
-        assert client.change(Transition.TRANSITION_CONFIGURE) and client.change(Transition.TRANSITION_ACTIVATE)
+        assert client.goes(*UP)
         ended = client.result(client.send(done=["forward large blocked"]))
         assert (ended.error_code, ended.actions_executed) == (CODES.NOT_FOUND, 0)
         assert ended.error_msg.partition(":")[0] == "the model says that the object is not here"
@@ -228,7 +219,7 @@ def test_a_search_in_vain_ends_as_not_found_and_its_prompts_have_what_was_search
 
 @pytest.mark.usefixtures("forked_nodes")
 def test_a_verified_answer_places_the_object_in_odometrys_frame_and_a_verifier_that_hangs_ends_the_goal(
-    client: Client, lines: Lines, tmp_path: Path
+    client: Robot, lines: Lines, tmp_path: Path
 ) -> None:
     scene = scene_of(20000, "middle", "")
     client.place = run_episode(scene, oracle_policy(scene)).poses[-1]
@@ -238,12 +229,12 @@ def test_a_verified_answer_places_the_object_in_odometrys_frame_and_a_verifier_t
     places: list[PoseWithCovarianceStamped] = []
     client.node.create_subscription(PoseWithCovarianceStamped, "vlm_nav/sighting", places.append, 10)
     models, address = PROJECT / "models", free_address()
-    options = ("mode:=cloud", "sightings:=true", "degraded_s:=0.0", "link_lost_s:=8.0", f"verifier:={address}")
+    options = ("mode:=cloud", "sightings:=true", "degraded_s:=0.0", "link_lost_s:=4.0", f"verifier:={address}")
     given = {"target_model": str(models / "target"), "verifier": address}
     with Runner(VERIFIER_GRAPH, given, lines) as verifier, node_of(models / "draft", tmp_path / "log", *options):
         verifier.start()
         until(client.ready, "vlm_nav is there")
-        assert client.change(Transition.TRANSITION_CONFIGURE) and client.change(Transition.TRANSITION_ACTIVATE)
+        assert client.goes(*UP)
         client.send(f"find the {scene.target.text}", dry_run=True)
         until(lambda: bool(client.turns() and places), "a decision and its place")
         os.kill(verifier.pid("verifier"), signal.SIGSTOP)
@@ -252,7 +243,7 @@ def test_a_verified_answer_places_the_object_in_odometrys_frame_and_a_verifier_t
         finally:
             os.kill(verifier.pid("verifier"), signal.SIGCONT)
     assert lost.error_code == CODES.LINK_LOST
-    assert "the robot waited 8 s for it" in lost.error_msg and address in lost.error_msg, lost.error_msg
+    assert "the robot waited 4 s for it" in lost.error_msg and address in lost.error_msg, lost.error_msg
     assert places[0].header.frame_id == "odom"
     assert places[0].header.stamp in [decision.header.stamp for decision in client.turns()], "the frame's"
     hidden = scene.objects[scene.target_index]

@@ -19,7 +19,7 @@ sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 pytest.importorskip("aiohttp", reason="the web page needs aiohttp")
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-WEB = [sys.executable, "-u", "-m", "spec_vlm_nav.nodes.web", "--ros-args", "-p", "port:=0"]
+WEB = [sys.executable, "-m", "spec_vlm_nav.nodes.web", "--ros-args", "-p", "port:=0"]
 PHONE, LOW, DESKTOP = {"width": 390, "height": 844}, {"width": 700, "height": 320}, {"width": 1280, "height": 800}
 
 FIGURES = {

@@ -18,7 +18,6 @@ from vlm_nav_simulation.sport import (
     Posture,
     SportCode,
     SportId,
-    SportService,
     Velocity,
     parse_move,
 )
@@ -38,11 +37,11 @@ def move(x: float, y: float = 0.0, z: float = 0.0) -> str:
 
 def test_move_holds_for_one_second_after_the_last_one() -> None:
     clock = Clock()
-    service = SportService(clock)
-    assert service.request(SportId.MOVE, move(0.3, 0.1, -0.2)) == SportCode.OK
+    service = MotionServices(clock)
+    assert service.request_sport(SportId.MOVE, move(0.3, 0.1, -0.2)) == SportCode.OK
     clock.now += 0.9
     assert service.velocity() == Velocity(0.3, 0.1, -0.2)
-    assert service.request(SportId.MOVE, move(0.2)) == SportCode.OK
+    assert service.request_sport(SportId.MOVE, move(0.2)) == SportCode.OK
     assert service.velocity(clock.now + 0.99) == Velocity(0.2, 0.0, 0.0)
     assert service.velocity(clock.now + 1.0) == STANDSTILL
 
@@ -51,24 +50,24 @@ def test_move_holds_for_one_second_after_the_last_one() -> None:
     "call", [SportId.STOP_MOVE, SportId.STAND_DOWN, SportId.DAMP, SportId.STAND_UP, SportId.BALANCE_STAND]
 )
 def test_every_other_call_ends_the_motion(call: SportId) -> None:
-    service = SportService(Clock())
-    service.request(SportId.MOVE, move(0.5))
-    assert service.request(call, "{}") == SportCode.OK
+    service = MotionServices(Clock())
+    service.request_sport(SportId.MOVE, move(0.5))
+    assert service.request_sport(call, "{}") == SportCode.OK
     assert service.velocity() == STANDSTILL
 
 
 def test_only_a_balanced_robot_walks() -> None:
-    service = SportService(Clock(), Posture.LYING)
-    assert service.request(SportId.MOVE, move(0.5)) == SportCode.POSTURE
-    assert service.request(SportId.BALANCE_STAND) == SportCode.POSTURE
-    assert service.request(SportId.STAND_UP) == SportCode.OK
-    assert service.request(SportId.MOVE, move(0.5)) == SportCode.POSTURE
-    assert service.request(SportId.BALANCE_STAND) == SportCode.OK
-    assert service.request(SportId.MOVE, move(0.5)) == SportCode.OK
+    service = MotionServices(Clock(), Posture.LYING)
+    assert service.request_sport(SportId.MOVE, move(0.5)) == SportCode.POSTURE
+    assert service.request_sport(SportId.BALANCE_STAND) == SportCode.POSTURE
+    assert service.request_sport(SportId.STAND_UP) == SportCode.OK
+    assert service.request_sport(SportId.MOVE, move(0.5)) == SportCode.POSTURE
+    assert service.request_sport(SportId.BALANCE_STAND) == SportCode.OK
+    assert service.request_sport(SportId.MOVE, move(0.5)) == SportCode.OK
     assert service.velocity().x == 0.5
     postures = []
     for call in (SportId.DAMP, SportId.RECOVERY_STAND, SportId.STAND_DOWN):
-        assert service.request(call) == SportCode.OK
+        assert service.request_sport(call) == SportCode.OK
         postures.append(service.posture)
     assert postures == [Posture.LIMP, Posture.BALANCED, Posture.LYING]
 
@@ -76,9 +75,9 @@ def test_only_a_balanced_robot_walks() -> None:
 @settings(max_examples=40)
 @given(st.integers(-(2**63), 2**63 - 1).filter(lambda value: value not in set(SportId)), st.text(max_size=30))
 def test_ids_outside_the_service_are_refused_and_change_nothing(api_id: int, parameter: str) -> None:
-    service = SportService(Clock())
-    service.request(SportId.MOVE, move(0.4))
-    assert service.request(api_id, parameter) == SportCode.NOT_IMPLEMENTED
+    service = MotionServices(Clock())
+    service.request_sport(SportId.MOVE, move(0.4))
+    assert service.request_sport(api_id, parameter) == SportCode.NOT_IMPLEMENTED
     assert (service.posture, service.velocity()) == (Posture.BALANCED, Velocity(0.4, 0.0, 0.0))
 
 
@@ -97,9 +96,9 @@ def test_ids_outside_the_service_are_refused_and_change_nothing(api_id: int, par
     ],
 )
 def test_a_bad_move_is_refused_and_the_last_one_stands(parameter: str) -> None:
-    service = SportService(Clock())
-    service.request(SportId.MOVE, move(0.4))
-    assert service.request(SportId.MOVE, parameter) == SportCode.PARAMETER
+    service = MotionServices(Clock())
+    service.request_sport(SportId.MOVE, move(0.4))
+    assert service.request_sport(SportId.MOVE, parameter) == SportCode.PARAMETER
     assert service.velocity() == Velocity(0.4, 0.0, 0.0)
 
 
@@ -112,14 +111,14 @@ def test_whatever_is_sent_the_velocity_is_finite_and_within_limits(parameter: st
 
 
 def test_the_state_shows_posture_and_gait() -> None:
-    service = SportService(Clock(), Posture.LYING)
+    service = MotionServices(Clock(), Posture.LYING)
     assert service.state(STANDSTILL) == (5, 0, 1004)
-    service.request(SportId.STAND_UP)
+    service.request_sport(SportId.STAND_UP)
     assert service.state(STANDSTILL) == (6, 0, 1002)
-    service.request(SportId.BALANCE_STAND)
+    service.request_sport(SportId.BALANCE_STAND)
     assert service.state(STANDSTILL) == (1, 0, 1013)
     assert service.state(Velocity(0.1, 0.0, 0.0)) == (3, 1, 1015)
-    service.request(SportId.DAMP)
+    service.request_sport(SportId.DAMP)
     assert service.state(Velocity(0.1, 0.0, 0.0)) == (7, 0, 1001)
 
 
@@ -143,25 +142,25 @@ def test_avoidance_moves_the_robot_only_while_it_has_the_commands_and_then_alone
     services = MotionServices(Clock())
     assert services.request_avoid(AvoidId.SWITCH_GET) == (SportCode.OK, '{"enable": false}')
     services.request_avoid(AvoidId.MOVE, AVOIDING)
-    assert services.sport.velocity() == STANDSTILL
+    assert services.velocity() == STANDSTILL
     services = avoiding()
     assert services.request_avoid(AvoidId.SWITCH_GET) == (SportCode.OK, '{"enable": true}')
     assert services.request_avoid(AvoidId.MOVE, AVOIDING) == (SportCode.OK, "")
     for api, parameter in ((SportId.STOP_MOVE, "{}"), (SportId.MOVE, move(-0.5))):
         assert services.request_sport(api, parameter) == SportCode.OK
-        assert services.sport.velocity() == Velocity(0.3, 0.0, 0.2), "it is answered and has no effect"
+        assert services.velocity() == Velocity(0.3, 0.0, 0.2), "it is answered and has no effect"
     api = AvoidId.USE_REMOTE_COMMAND_FROM_API
     services.request_avoid(api, OFF[api])
-    assert services.sport.velocity() == STANDSTILL
+    assert services.velocity() == STANDSTILL
     services.request_sport(SportId.MOVE, move(0.5))
-    assert services.sport.velocity() == Velocity(0.5, 0.0, 0.0)
+    assert services.velocity() == Velocity(0.5, 0.0, 0.0)
 
 
 def test_avoidance_that_is_switched_off_has_no_commands() -> None:
     services = avoiding()
     services.request_avoid(AvoidId.SWITCH_SET, OFF[AvoidId.SWITCH_SET])
     services.request_avoid(AvoidId.MOVE, AVOIDING)
-    assert services.sport.velocity() == STANDSTILL
+    assert services.velocity() == STANDSTILL
 
 
 @pytest.mark.parametrize(
@@ -185,5 +184,5 @@ def test_bad_parameters_of_avoidance_are_refused(api: AvoidId, parameter: str) -
 def test_avoidance_has_narrower_limits(x: float, y: float, yaw: float) -> None:
     services = avoiding()
     services.request_avoid(AvoidId.MOVE, json.dumps({"x": x, "y": y, "yaw": yaw, "mode": 0}))
-    velocity = services.sport.velocity()
+    velocity = services.velocity()
     assert all(low <= v <= high for v, low, high in zip(velocity, *AVOID_LIMITS, strict=True))

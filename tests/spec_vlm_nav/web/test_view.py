@@ -5,7 +5,7 @@ from __future__ import annotations
 from spec_vlm_nav.answer_stats import GAIN
 from spec_vlm_nav.client import Progress
 from spec_vlm_nav.diagnostics import Level, Status
-from spec_vlm_nav.web.view import DECISIONS, HEALTH_S, SILENT_S, STALE_S, Decision, View
+from spec_vlm_nav.web.view import DECISIONS, HEALTH_S, SILENT_S, STALE_S, View
 
 
 def test_what_fell_silent_is_shown_as_silent() -> None:
@@ -25,12 +25,12 @@ def test_what_fell_silent_is_shown_as_silent() -> None:
 def test_decisions_are_the_newest_and_a_step_has_one() -> None:
     view = View(())
     for step in range(DECISIONS + 3):
-        view.decide(Decision(1, step, "forward small", "verified", ""))
-        view.decide(Decision(1, step, "forward large", "verified", "the way is free"))
+        view.decide(1, step, "forward small", "verified", "")
+        view.decide(1, step, "forward large", "verified", "the way is free")
     state = view.snapshot(0.0)
     assert [each["step"] for each in state["decisions"]] == list(range(DECISIONS + 2, 2, -1))
     assert {each["action"] for each in state["decisions"]} == {"forward large"}
-    view.decide(Decision(2, DECISIONS + 2, "stop", "verified", ""))
+    view.decide(2, DECISIONS + 2, "stop", "verified", "")
     assert [each["goal"] for each in view.snapshot(0.0)["decisions"]][:2] == [2, 1], "another goal counts anew"
 
 

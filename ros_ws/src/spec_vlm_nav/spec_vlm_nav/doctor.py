@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
-import os
 import shutil
-import socket
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,6 +23,7 @@ from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.draft_models import free_memory, load_draft
 from edge_drafter.question import VerifierLost
 from edge_drafter.settings import EdgeConfig
+from spec_vlm_nav.cameras.multicast import address_of, interfaces
 from spec_vlm_nav.diagnostics import Arrivals, Level, Status
 from spec_vlm_nav.graph import EDGE
 from spec_vlm_nav.motion import LAG_LIMIT_S
@@ -90,14 +89,14 @@ def network(environment: Mapping[str, str], values: Mapping[str, str]) -> Iterat
         variable = "ROS_AUTOMATIC_DISCOVERY_RANGE" if reach in ("LOCALHOST", "OFF") else "ROS_LOCALHOST_ONLY"
         words = f"{variable} keeps ROS on this machine: for a robot on a cable export ROS_AUTOMATIC_DISCOVERY_RANGE="
         found.append(Status("network", Level.WARN, f"{words}SUBNET ROS_LOCALHOST_ONLY=0"))
-    up = ", ".join(name for name in _interfaces() if name != "lo")
+    up = ", ".join(name for name in interfaces() if name != "lo")
     yield from found or [Status("network", Level.OK, f"interfaces {up or 'lo only'}")]
 
 
 def verifiers(graph: Graph, values: Mapping[str, str]) -> Iterator[Status]:
     """Load the draft model as vlm_nav does, and ask each verifier for its Welcome. Raises nothing."""
     try:
-        config = EDGE.settings(parameters_of(graph, "vlm_nav", values))
+        config = EDGE.settings(parameters_of(graph, graph.node("vlm_nav"), values))
         draft = load_draft(config.draft_model, config.draft)
     except REFUSED_BY_LOAD as error:
         yield Status("draft model", Level.ERROR, _sentence(error))
@@ -128,7 +127,7 @@ def _verifier(address: str, config: EdgeConfig, draft: Any) -> Status:
 
 
 def _network_problems(environment: Mapping[str, str], values: Mapping[str, str]) -> Iterator[str]:
-    here = _interfaces()
+    here = interfaces()
     multicast = values.get("camera") == "multicast"
     named = [("camera_interface", values["camera_interface"])] if multicast and values["camera_interface"] else []
     if multicast and not named:
@@ -162,20 +161,12 @@ def _named_in(setting: str) -> list[str]:
     return found
 
 
-def _interfaces() -> list[str]:
-    return [name for _, name in socket.if_nameindex()]
-
-
 def _addresses(names: list[str]) -> set[str]:
-    """Return the IPv4 addresses of interfaces."""
+    """Return the IPv4 addresses of those interfaces that have one."""
     found = {"127.0.0.1"}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for name in names:
-            try:
-                answer = fcntl.ioctl(probe, 0x8915, name.encode()[:15].ljust(256, b"\0"))  # SIOCGIFADDR
-                found.add(socket.inet_ntoa(answer[20:24]))
-            except OSError:  # it has none
-                continue
+    for name in names:
+        with suppress(ValueError):
+            found.add(address_of(name))
     return found
 
 
@@ -194,11 +185,6 @@ def _enough(name: str, free: int, least: int, good: int, advice: str) -> Status:
 
 def _sentence(error: BaseException) -> str:
     return " ".join((str(error) or type(error).__name__).split())
-
-
-def ros_home() -> Path:
-    """Return ROS's own folder, where its logs and the running goal are kept."""
-    return Path(os.environ.get("ROS_HOME") or "~/.ros").expanduser()
 
 
 class OdometryWatch:

@@ -59,12 +59,17 @@ def now() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def ros_home() -> Path:
+    """Return ROS's own folder, where its logs and the running goal are kept."""
+    return expanded(os.environ.get("ROS_HOME") or "~/.ros")
+
+
 def path_of(folder: str, node: str) -> Path:
     """Return where the goal of a node of this name, with its namespace, is kept: one file a robot and ROS domain.
 
-    An empty `folder` is spec_vlm_nav in ROS's own, ~/.ros. Raises ValueError for a home folder that is not there.
+    An empty `folder` is spec_vlm_nav in ROS's own. Raises ValueError for a home folder that is not there.
     """
-    home = expanded(folder or Path(os.environ.get("ROS_HOME") or "~/.ros") / "spec_vlm_nav")
+    home = expanded(folder) if folder else ros_home() / "spec_vlm_nav"
     domain = os.environ.get("ROS_DOMAIN_ID") or "0"
     return home / f"goal{node.replace('/', '.')}.{domain}.json"
 

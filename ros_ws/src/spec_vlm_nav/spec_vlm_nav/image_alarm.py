@@ -40,18 +40,55 @@ class ImageAlarm:
     Measured is the share of draft tokens that change with the frame, over the latest tests: none changes for a draft
     that does not see. The held frame is one with another *verified* answer: where the target sees the same on both
     frames, as it does in a bare corner or with a camera that stands still, a draft may do so too, and nothing is
-    tested.
+    tested. Tests run in a thread of their own, while the robot walks; `answered`, `status` and `close` are for any
+    thread.
     """
 
-    def __init__(self, every: int) -> None:
-        """`every`: answers between two tests; 0: no tests."""
+    raised: bool
+    """Whether drafts do not depend on the image, so that the draft model must not decide alone."""
+
+    def __init__(
+        self,
+        every: int,
+        swap: Callable[[SwapQuestion], SwapTest | None],
+        warn: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`every`: answers between two tests; 0: no tests.
+
+        `swap` makes a test, None where it has to give way, ValueError where it cannot; `warn` gets sentences.
+        """
+        self._every, self._swap, self._warn, self._clock = every, swap, warn, clock
+        self._lock = threading.Lock()
+        self.test: threading.Thread | None = None
+        """The latest swap test."""
+        self._forget()
+
+    def _forget(self) -> None:
         self.raised = False
-        self._every = every
         self._tests: deque[SwapTest] = deque(maxlen=TESTS)
         self._held: tuple[str, bytes] | None = None
         """An answer and its frame."""
         self._waited = 0
         self._tested_at: float | None = None
+
+    def answered(self, prompt: str, answer: str, stats: DecodingStats, jpeg: bytes) -> None:
+        """Take a complete answer to `prompt` about the frame `jpeg`, when its action is under way. Returns at once."""
+        if stats.mode == Mode.EDGE.value:
+            # What the draft model answers alone shows nothing about where the views differ.
+            return
+        with self._lock:
+            question = self.due(prompt, answer, jpeg)
+        if question is not None and (self.test is None or not self.test.is_alive()):
+            self.test = threading.Thread(target=self._run, args=(question,), name="swap test", daemon=True)
+            self.test.start()
+
+    def close(self, limit_s: float = 2.0) -> None:
+        """Wait for a test under way and forget everything, before the draft model is freed; safe to repeat."""
+        if self.test is not None:
+            self.test.join(limit_s)
+        with self._lock:
+            self._forget()
 
     def due(self, prompt: str, answer: str, jpeg: bytes) -> SwapQuestion | None:
         """Return what to test, when a verified answer is complete and a test is due; else None.
@@ -84,6 +121,10 @@ class ImageAlarm:
 
     def status(self, now: float) -> Status:
         """Return the line of `/diagnostics`."""
+        with self._lock:
+            return self._status(now)
+
+    def _status(self, now: float) -> Status:
         values: dict[str, str | float | int] = {"tests": len(self._tests)}
         if self._tests:
             values |= {
@@ -114,52 +155,6 @@ class ImageAlarm:
     def _sentence(self) -> str:
         return f"another image changes {100.0 * self._share:.1f} % of {self._tokens} draft tokens"
 
-
-class DraftWatch:
-    """The alarm of one robot. Swap tests run in a thread of their own, while the robot walks; for any thread."""
-
-    def __init__(
-        self,
-        every: int,
-        swap: Callable[[SwapQuestion], SwapTest | None],
-        warn: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`swap` makes a test, None where it has to give way, ValueError where it cannot; `warn` gets sentences."""
-        self._every, self._swap, self._warn, self._clock = every, swap, warn, clock
-        self._image = ImageAlarm(every)
-        self._lock = threading.Lock()
-        self.test: threading.Thread | None = None
-        """The latest swap test."""
-
-    @property
-    def blind(self) -> bool:
-        """Whether drafts do not depend on the image, so that the draft model must not decide alone."""
-        return self._image.raised
-
-    def answered(self, prompt: str, answer: str, stats: DecodingStats, jpeg: bytes) -> None:
-        """Take a complete answer to `prompt` about the frame `jpeg`, when its action is under way. Returns at once."""
-        if stats.mode == Mode.EDGE.value:
-            # What the draft model answers alone shows nothing about where the views differ.
-            return
-        with self._lock:
-            question = self._image.due(prompt, answer, jpeg)
-        if question is not None and (self.test is None or not self.test.is_alive()):
-            self.test = threading.Thread(target=self._run, args=(question,), name="swap test", daemon=True)
-            self.test.start()
-
-    def status(self, now: float) -> Status:
-        """Return the line of `/diagnostics`."""
-        with self._lock:
-            return self._image.status(now)
-
-    def close(self, limit_s: float = 2.0) -> None:
-        """Wait for a test under way and forget everything, before the draft model is freed; safe to repeat."""
-        if self.test is not None:
-            self.test.join(limit_s)
-        with self._lock:
-            self._image = ImageAlarm(self._every)
-
     def _run(self, question: SwapQuestion) -> None:
         try:
             test = self._swap(question)
@@ -168,6 +163,6 @@ class DraftWatch:
             return
         if test is not None:
             with self._lock:
-                sentence = self._image.take(test, self._clock())
+                sentence = self.take(test, self._clock())
             if sentence:
                 self._warn(sentence)

@@ -11,9 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
-import msgspec
 from msgspec import Meta
 
 from spec_vlm_nav.diagnostics import Log
@@ -91,11 +90,8 @@ class ManagerSettings(CheckedSettings, frozen=True):
 MANAGER_PARAMETERS = Parameters(ManagerSettings)
 
 
-class TransitionRequest(msgspec.Struct, frozen=True):
-    """A transition to ask a node for."""
-
-    node: str
-    transition: Transition
+TransitionRequest: TypeAlias = tuple[str, Transition]
+"""The name of a node, and the transition to ask it for."""
 
 
 @dataclass
@@ -204,7 +200,7 @@ class Lifecycle:
     def tick(self, now: float) -> list[TransitionRequest]:
         """Return what to ask which node for now."""
         for node in self._nodes.values():
-            if node.state is not State.SILENT and node.pending is None and not self._alive(node, now):
+            if node.state is not State.SILENT and node.pending is None and now - node.alive_at > self._settings.bond_s:
                 node.state = State.SILENT
                 if self._is_up and not node.by_hand:
                     self._lose(node, f"{node.name} has been silent for {self._settings.bond_s:g} s", now)
@@ -216,9 +212,9 @@ class Lifecycle:
             due = self._fall(now)
         else:
             due = []
-        for request in due:
-            node = self._nodes[request.node]
-            node.pending, node.asked_at = request.transition, now
+        for name, transition in due:
+            node = self._nodes[name]
+            node.pending, node.asked_at = transition, now
         return due
 
     def is_active(self, now: float) -> tuple[bool, str]:
@@ -250,7 +246,7 @@ class Lifecycle:
     def _rise(self, now: float) -> list[TransitionRequest]:
         nodes = list(self._nodes.values())
         due = [
-            TransitionRequest(node.name, Transition.CONFIGURE)
+            (node.name, Transition.CONFIGURE)
             for node in nodes
             if node.state is State.UNCONFIGURED and not node.pending and not node.by_hand and now >= node.retry_at
         ]
@@ -261,7 +257,7 @@ class Lifecycle:
             return []
         waiting = [node for node in nodes if node.state is State.INACTIVE and not node.by_hand]
         if waiting and now >= waiting[0].retry_at:
-            return [TransitionRequest(waiting[0].name, Transition.ACTIVATE)]
+            return [(waiting[0].name, Transition.ACTIVATE)]
         if not waiting and self.phase is Phase.STARTING:
             self.phase = Phase.ACTIVE
             self._log.info("all nodes are active")
@@ -272,9 +268,9 @@ class Lifecycle:
             if node.pending is Transition.DEACTIVATE and now - node.asked_at < STEP_S:
                 return []
             if node.state is State.ACTIVE and node.pending is None and now >= node.retry_at:
-                return [TransitionRequest(node.name, Transition.DEACTIVATE)]
+                return [(node.name, Transition.DEACTIVATE)]
         due = [
-            TransitionRequest(node.name, Transition.CLEANUP)
+            (node.name, Transition.CLEANUP)
             for node in self._nodes.values()
             if node.state is State.INACTIVE and node.pending is None and now >= node.retry_at
         ]
@@ -321,9 +317,6 @@ class Lifecycle:
         if node.lost_at is not None:
             self._log.info(f"{node.name} is active again after {now - node.lost_at:.1f} s")
             node.lost_at = None
-
-    def _alive(self, node: _Node, now: float) -> bool:
-        return now - node.alive_at <= self._settings.bond_s
 
     def _up(self, node: _Node) -> bool:
         return node.by_hand or (node.state is State.ACTIVE and node.pending is None)

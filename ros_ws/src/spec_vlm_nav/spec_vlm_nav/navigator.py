@@ -149,10 +149,9 @@ class Navigator:
             self._asker.drop()
 
     def stand(self, reason: str) -> bool:
-        """Publish a HOLD that ends the goal and return whether the executor took it."""
-        step = self._publisher.stand(reason)
+        """End the question under way, publish a HOLD that ends the goal, and return whether the executor took it."""
         self._asker.drop()
-        return self._publisher.is_taken(step)
+        return self._publisher.stand(reason)
 
     # -- the question
 
@@ -264,7 +263,6 @@ class Navigator:
 
     def _reply(self, asked: Asked) -> Reply | None:
         """Return the whole answer; None where there is none, and the robot holds."""
-        self._asker.ended()
         try:
             return asked.question.result()
         except VerifierRefused as problem:

@@ -73,13 +73,6 @@ def as_parameter(value: Any) -> Any:
     return value if isinstance(value, (bool, int, float)) else str(value)
 
 
-def check_output(name: str, path: str) -> None:
-    """Raise ValueError, naming the setting, unless a file can be written at `path`."""
-    folder = expanded(path).parent
-    if not (folder.is_dir() and os.access(folder, os.W_OK)):
-        raise ValueError(f"{name} {path} cannot be written: {folder} is no folder that this user may write in")
-
-
 def check_motion_service(name: str) -> None:
     """Raise ValueError unless it is one of `MOTION_SERVICES`."""
     if name not in MOTION_SERVICES:
@@ -120,7 +113,10 @@ class VlmNavSettings(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         check(self)
         if self.trace:
-            check_output("trace", self.trace)
+            folder = expanded(self.trace).parent
+            if not (folder.is_dir() and os.access(folder, os.W_OK)):
+                why = f"{folder} is no folder that this user may write in"
+                raise ValueError(f"trace {self.trace} cannot be written: {why}")
 
 
 class ExecutorSettings(CheckedSettings, frozen=True):

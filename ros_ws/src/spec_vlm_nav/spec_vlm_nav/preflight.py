@@ -74,11 +74,6 @@ def problems(graph: Graph, values: Mapping[str, str]) -> Iterator[str]:
                 yield str(error)
 
 
-def parameters_of(graph: Graph, name: str, values: Mapping[str, str]) -> dict[str, Any]:
-    """Return what a node's parameters will be. Raises ValueError, as the node itself."""
-    return _check_node(graph, graph.node(name), values)
-
-
 def _looks(graph: Graph, values: Mapping[str, str]) -> Iterator[Callable[[], Any]]:
     """Give what looks at one thing each, and raises ValueError."""
     started = graph.started(values)
@@ -93,13 +88,13 @@ def _looks(graph: Graph, values: Mapping[str, str]) -> Iterator[Callable[[], Any
     yield partial(_check_nodes_named, values.get(PARAMS_FILE, ""))
     for process in started:
         if isinstance(process, NodeSpec) and process.name in PARTS:
-            yield partial(_check_node, graph, process, values)
+            yield partial(parameters_of, graph, process, values)
             for name in READ_AT_START if process.name == "vlm_nav" else ():
                 yield partial(_check_read, graph, process, values, name)
 
 
 def _check_read(graph: Graph, process: NodeSpec, values: Mapping[str, str], name: str) -> None:
-    if value := str(_check_node(graph, process, values)[name]):
+    if value := str(parameters_of(graph, process, values)[name]):
         where = "argument {}:={}" if name in graph.given(process, values) else "vlm_nav: {} {}"
         _refusal(where.format(name, value), READ_AT_START[name], value)
 
@@ -159,8 +154,8 @@ def _check_nodes_named(path: str) -> None:
             raise ValueError(f"params_file {path} names the node {key!r}, which is none; did you mean {near[0]}?")
 
 
-def _check_node(graph: Graph, process: NodeSpec, values: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the node's parameters will be."""
+def parameters_of(graph: Graph, process: NodeSpec, values: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a node's parameters will be. Raises ValueError, as the node itself."""
     parts = PARTS[process.name]
     known = {name: field for part in parts for name, field in part.fields().items()}
     found: dict[str, Any] = {name: as_parameter(field.default) for name, field in known.items()}

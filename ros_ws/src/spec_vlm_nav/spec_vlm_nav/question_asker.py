@@ -108,12 +108,8 @@ class QuestionAsker:
         before = seconds if self.answer_s is None else self.answer_s
         self.answer_s = before + ANSWER_WEIGHT * (seconds - before)
 
-    def ended(self) -> None:
-        """Note that the question has its answer."""
-        self._question = None
-
     def drop(self) -> None:
-        """Cancel the question under way, if there is one; returns at once."""
+        """Cancel the question under way, if there is one; returns at once. One that has ended stays as it is."""
         question, self._question = self._question, None
         if question is not None:
             question.cancel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import random
 import signal
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from spec_vlm_nav.graph import GRAPHS, PACKAGE, PROJECT
 from spec_vlm_nav.preflight import check
@@ -43,34 +44,19 @@ def arguments_of(graph: Graph, process: NodeSpec | CommandSpec, given: Mapping[s
     values = graph.values(given)
     if isinstance(process, CommandSpec):
         return with_this_python(graph.command(process, values))
-    words = [*executable(process), "--ros-args", "--params-file", str(CONFIG / process.config)]
+    # By its module, with this interpreter: that needs no installed script.
+    words = [sys.executable, "-m", process.module or f"{PACKAGE}.nodes.{process.name}"]
+    words += ["--ros-args", "--params-file", str(CONFIG / process.config)]
     if values.get(PARAMS_FILE):
         words += ["--params-file", values[PARAMS_FILE]]
     for name, value in graph.given(process, values).items():
-        words += ["-p", f"{name}:={yaml_of(value)}"]
+        # JSON is YAML whose text stays text, such as "1e3" or "".
+        words += ["-p", f"{name}:={json.dumps(value, ensure_ascii=False)}"]
     for name, topic in graph.remaps(process, values):
         words += ["-r", f"{name}:={topic}"]
     if values.get("namespace"):
         words += ["-r", f"__ns:=/{values['namespace'].lstrip('/')}"]
     return [*words, "--log-level", values.get("log_level", "info")]
-
-
-def yaml_of(value: Any) -> str:
-    """Return a parameter as YAML: text in quotes, so that "1e3" or "" stays text."""
-    if isinstance(value, list):
-        return "[" + ", ".join(map(yaml_of, value)) + "]"
-    if isinstance(value, str):
-        return "'" + value.replace("'", "''") + "'"
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def executable(node: NodeSpec) -> list[str]:
-    """Return how to start a node: by its module, with this interpreter, which needs no installed script."""
-    return [sys.executable, "-m", node.module or f"{PACKAGE}.nodes.{node.name}"]
-
-
-def _is_managed(spec: NodeSpec | CommandSpec) -> bool:
-    return isinstance(spec, NodeSpec) and (spec.managed or spec.name == MANAGER)
 
 
 def _end_with_parent() -> None:
@@ -203,7 +189,11 @@ class Runner:
         Managed nodes come before the others: what they end with, as a stop that is confirmed, needs the robot.
         """
         chosen = [self._running.pop(name) for name in reversed(names or tuple(self._running)) if name in self._running]
-        managed = [running for running in chosen if _is_managed(running.spec)]
+        managed = [
+            running
+            for running in chosen
+            if isinstance(running.spec, NodeSpec) and (running.spec.managed or running.spec.name == MANAGER)
+        ]
         for wave in (managed, [running for running in chosen if running not in managed]):
             self._end(wave)
             for running in wave:

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import cv2
 import msgspec
 import numpy as np
 from msgspec import Meta
 
 from spec_vlm_nav.parameters import Parameters
 from speculation.settings import CheckedSettings
-from vlm_nav_simulation.geometry import Pose
+from vlm_nav_simulation.dataset import encode_jpeg
+from vlm_nav_simulation.geometry import Pose, wrap
 from vlm_nav_simulation.ground_truth import observe
 from vlm_nav_simulation.layouts import Layout
 from vlm_nav_simulation.line_of_sight import ranges
@@ -23,7 +23,6 @@ from vlm_nav_simulation.scene import scene_of as scene_of
 from vlm_nav_simulation.sport import ModeState, MotionServices, Posture, Velocity
 from vlm_nav_simulation.world import BASE_HEIGHT, LYING_HEIGHT, World
 
-JPEG_QUALITY = 90
 SCAN_ANGLES = tuple(math.radians(angle) for angle in range(-120, 121, 2))
 """Rays of the simulated laser scanner, counter-clockwise from straight ahead, radians."""
 BATTERY_S = 7200.0
@@ -99,7 +98,7 @@ class SimulatedGo2:
     def request(self, api_id: int, parameter: str) -> int:
         """Carry out a sport request and return its status code."""
         code = int(self._services.request_sport(api_id, parameter))
-        self._world.set_height(BASE_HEIGHT if self._services.sport.posture.standing else LYING_HEIGHT)
+        self._world.set_height(BASE_HEIGHT if self._services.posture.standing else LYING_HEIGHT)
         return code
 
     def request_avoid(self, api_id: int, parameter: str) -> tuple[int, str]:
@@ -109,7 +108,7 @@ class SimulatedGo2:
 
     def state(self) -> ModeState:
         """Return what the state topic shows of the posture."""
-        return self._services.sport.state(self.velocity)
+        return self._services.state(self.velocity)
 
     def scan(self) -> list[float]:
         """Return the distances, metres, that a laser scanner at the centre of the base measures at `SCAN_ANGLES`."""
@@ -123,7 +122,7 @@ class SimulatedGo2:
         dt, self._last = min(now - self._last, MAX_DT), now
         if dt <= 0.0:
             return
-        wanted, before = self._services.sport.velocity(now), self._world.pose
+        wanted, before = self._services.velocity(now), self._world.pose
         blocked = self._world.move(*wanted, dt)
         self._collisions += blocked and not self._blocked
         self._blocked = blocked
@@ -131,17 +130,12 @@ class SimulatedGo2:
         dx, dy = after.x - before.x, after.y - before.y
         self._path_length += math.hypot(dx, dy)
         cos, sin = math.cos(before.yaw), math.sin(before.yaw)
-        turned = (after.yaw - before.yaw + math.pi) % (2 * math.pi) - math.pi
+        turned = wrap(after.yaw - before.yaw)
         self.velocity = Velocity((dx * cos + dy * sin) / dt, (dy * cos - dx * sin) / dt, turned / dt)
 
     def frame(self) -> bytes:
         """Return the front camera's view as JPEG."""
-        ok, jpeg = cv2.imencode(
-            ".jpg", cv2.cvtColor(self._world.render(), cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY]
-        )
-        if not ok:
-            raise RuntimeError("the camera frame could not be encoded as JPEG")
-        return np.asarray(jpeg, np.uint8).tobytes()
+        return encode_jpeg(self._world.render())
 
     def truth(self) -> Truth:
         """Return the ground truth of this moment; costs one segmentation image."""
@@ -156,7 +150,7 @@ class SimulatedGo2:
             target.visible,
             self._collisions,
             round(self._path_length, 3),
-            self._services.sport.posture.value,
+            self._services.posture.value,
         )
 
     def close(self) -> None:

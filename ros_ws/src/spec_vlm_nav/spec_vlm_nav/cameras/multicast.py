@@ -24,12 +24,17 @@ SMEARED_S = 5.0
 """After a loss, frames are shown again this late where no key frame comes: some encoders refresh bit by bit."""
 
 
+def interfaces() -> list[str]:
+    """Return the names of this machine's network interfaces."""
+    return [name for _, name in socket.if_nameindex()]
+
+
 def address_of(interface: str) -> str:
     """Return the IPv4 address of a network interface. Raises ValueError, with those that exist, where there is none."""
-    known = ", ".join(name for _, name in socket.if_nameindex())
-    if interface not in known.split(", "):
+    known = interfaces()
+    if interface not in known:
         what = f"interface {interface!r} does not exist" if interface else "interface is empty"
-        raise ValueError(f"{what}; name the one that leads to the robot, of {known}")
+        raise ValueError(f"{what}; name the one that leads to the robot, of {', '.join(known)}")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         try:
             answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, struct.pack("256s", interface.encode()))

@@ -8,7 +8,7 @@ from typing import Any
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.node import Node
 
-from spec_vlm_nav.diagnostics import Status, text
+from spec_vlm_nav.diagnostics import Level, Status, text
 
 DIAGNOSTICS_S = 1.0
 """How often a node reports."""
@@ -32,6 +32,12 @@ def report_of(node: Node, lines: Iterable[Status]) -> DiagnosticArray:
         for line in lines
     ]
     return report
+
+
+def status_of(line: DiagnosticStatus) -> Status:
+    """Return a line of the message, its name with the node's."""
+    level = Level(min(line.level[0], Level.ERROR))
+    return Status(line.name, level, line.message, {each.key: each.value for each in line.values})
 
 
 def on_lines(

@@ -26,8 +26,10 @@ from rclpy.signals import SignalHandlerOptions
 
 from spec_vlm_nav import doctor
 from spec_vlm_nav.diagnostics import RATE_WINDOW_S, Level, Status
+from spec_vlm_nav.goal_file import ros_home
 from spec_vlm_nav.graph import GRAPHS, PROJECT
 from spec_vlm_nav.nodes.conversions import sample_of, seconds_of
+from spec_vlm_nav.nodes.diagnostics import status_of
 from spec_vlm_nav.nodes.inputs import CAMERA, Inputs
 from spec_vlm_nav.nodes.subscriptions import subscribe
 from spec_vlm_nav.parameters import NAVIGATOR
@@ -57,13 +59,9 @@ class Doctor(Node):
         subscribe(self, Odometry, "odom", self._on_odometry, qos_profile_sensor_data)
         subscribe(self, DiagnosticArray, "/diagnostics", self._on_report, 100)
 
-    def topic(self, name: str) -> str:
-        """Return a topic's full name."""
-        return str(self.resolve_topic_name(name))
-
     def missing(self, name: str) -> str:
         """Return in a sentence why nothing comes on a topic; empty where somebody publishes it."""
-        topic = self.topic(name)
+        topic = self.resolve_topic_name(name)
         if self.get_publishers_info_by_topic(topic):
             return ""
         seen = len(self.get_node_names()) - 1
@@ -78,8 +76,7 @@ class Doctor(Node):
     def _on_report(self, report: DiagnosticArray) -> None:
         for line in report.status:
             if line.name.partition(":")[0] in self._ours:
-                level = Level(min(line.level[0], Level.ERROR))
-                self.reports[line.name] = Status(line.name, level, line.message)
+                self.reports[line.name] = status_of(line)
 
 
 def lines_of(graph: Graph, given: Mapping[str, str]) -> Iterator[Status]:
@@ -91,7 +88,7 @@ def lines_of(graph: Graph, given: Mapping[str, str]) -> Iterator[Status]:
         return
     yield from doctor.settings(graph, values)
     yield doctor.clock()
-    yield from doctor.space(doctor.ros_home())
+    yield from doctor.space(ros_home())
     yield from doctor.network(os.environ, values)
     try:
         if not rclpy.ok():
@@ -153,7 +150,7 @@ def _middleware(values: Mapping[str, str]) -> Status:
 
 def _sensors(graph: Graph, values: Mapping[str, str], node: Doctor) -> Iterator[Status]:
     try:
-        stale_s = NAVIGATOR.settings(parameters_of(graph, "vlm_nav", values)).stale_s
+        stale_s = NAVIGATOR.settings(parameters_of(graph, graph.node("vlm_nav"), values)).stale_s
     except ValueError:
         stale_s = 1.0
     frame = node.inputs.frame_after(0.0, stale_s)

@@ -17,7 +17,7 @@ from rclpy.signals import SignalHandlerOptions
 from rclpy.utilities import remove_ros_args
 
 from spec_vlm_nav.client import GoalEnd, Outcome, Progress, Request, instruction_of
-from spec_vlm_nav.nodes.goal_client import SERVER, GoalClient
+from spec_vlm_nav.nodes.goal_client import GoalClient
 from spec_vlm_nav.transcript import Transcript, closing_words
 
 CLEAR_LINE = "\r\x1b[2K"
@@ -82,7 +82,6 @@ def pursue(node: Node, request: Request, presses: Sequence[int]) -> int:
     """Follow a goal to its end and return the exit status. `presses` grows with every signal."""
     screen, ends, started = Screen(), list[GoalEnd](), time.monotonic()
     client = GoalClient(node, screen.take, ends.append)
-    server = f"{node.get_namespace().rstrip('/')}/{SERVER}"
     executor = SingleThreadedExecutor()
     executor.add_node(node)
     screen.write([request.instruction])
@@ -93,13 +92,13 @@ def pursue(node: Node, request: Request, presses: Sequence[int]) -> int:
         if presses or screen.gone:
             client.cancel()
         if presses.count(signal.SIGINT) > 1:
-            screen.write([f"left before {server} confirmed the stop: watch the robot"])
+            screen.write([f"left before {client.server} confirmed the stop: watch the robot"])
             return Outcome.CANCELLED.value
         # The wait for a server that is there is over before a person could read of it.
         if time.monotonic() - started > 1.0 or presses:
             screen.note(client.pursuit.note)
     screen.end()
-    screen.write([*closing_words(ends[0], server, time.monotonic() - started)])
+    screen.write([*closing_words(ends[0], client.server, time.monotonic() - started)])
     client.destroy()
     return ends[0].outcome.value
 

@@ -44,9 +44,10 @@ class Go2Camera(ManagedNode):
         self._source: Source | None = None
         self._capture: Capture | None = None
         self._optics: Optics | None = None
-        self._calls: tuple[Publisher, Subscription] | None = None
-        self._others: Subscription | None = None
-        """Subscription to images that another node publishes."""
+        self._calls: Publisher | None = None
+        """Publishes the calls of a camera that is called."""
+        self._answers: Subscription | None = None
+        """Subscription to their answers, or to images that another node publishes."""
         self._images = self.create_publisher(CompressedImage, "camera/image/compressed", qos_profile_sensor_data)
         self._infos = self.create_publisher(CameraInfo, "camera/camera_info", qos_profile_sensor_data)
         self._static = self.create_publisher(TFMessage, "/tf_static", LATCHED)
@@ -58,17 +59,16 @@ class Go2Camera(ManagedNode):
         chosen = self._settings
         if chosen.source.source == SERVICE:
             self._request_type = message_type(REQUESTS.kind)
-            self._calls = (
-                self.create_publisher(self._request_type, REQUESTS.name.lstrip("/"), 1),
-                subscribe(self, message_type(ANSWERS.kind), ANSWERS.name.lstrip("/"), self._on_answer, 10),
-            )
-            check_topic(self._calls[0].topic_name)
+            self._calls = self.create_publisher(self._request_type, REQUESTS.name.lstrip("/"), 1)
+            check_topic(self._calls.topic_name)
+            kind = message_type(ANSWERS.kind)
+            self._answers = subscribe(self, kind, ANSWERS.name.lstrip("/"), self._on_answer, 10)
         source = self._source = source_of(chosen.source, chosen.max_hz, self._call)
         if isinstance(source, ImageTopic):
             if self.resolve_topic_name(source.topic) == self._images.topic_name:
                 raise ValueError(f"source {source.name} is what go2_camera publishes itself; name another topic")
             kind = message_type(source.kind)
-            self._others = subscribe(self, kind, source.topic, source.received, qos_profile_sensor_data)
+            self._answers = subscribe(self, kind, source.topic, source.received, qos_profile_sensor_data)
         self._capture = Capture(source, chosen.max_hz, chosen.reconnect_s, self._publish, self.get_logger())
         self._static.publish(TFMessage(transforms=self._transforms()))
 
@@ -87,13 +87,11 @@ class Go2Camera(ManagedNode):
         capture, self._capture = self._capture, None
         if capture is not None:
             capture.stop()
-        calls, self._calls = self._calls, None
+        calls, answers, self._calls, self._answers = self._calls, self._answers, None, None
         if calls is not None:
-            self.destroy_publisher(calls[0])
-            self.destroy_subscription(calls[1])
-        others, self._others = self._others, None
-        if others is not None:
-            self.destroy_subscription(others)
+            self.destroy_publisher(calls)
+        if answers is not None:
+            self.destroy_subscription(answers)
         self._optics = None
 
     def health(self) -> Iterable[Status]:
@@ -111,7 +109,7 @@ class Go2Camera(ManagedNode):
         if calls is not None:
             request = self._request_type()
             write(identity, request)
-            calls[0].publish(request)
+            calls.publish(request)
 
     def _on_answer(self, response: Any) -> None:
         if isinstance(self._source, Videohub):

@@ -19,7 +19,7 @@ from spec_vlm_nav.client import Do, GoalEnd, Order, Outcome, Progress, Pursuit, 
 from spec_vlm_nav.lifecycle import startup_of
 from spec_vlm_nav.messages import SOURCE_WORDS, to_action
 from spec_vlm_nav.navigation_goal import HOLD_UNCONFIRMED
-from spec_vlm_nav.nodes.conversions import constants_of, to_duration
+from spec_vlm_nav.nodes.conversions import constants_of, seconds_of, to_duration
 from spec_vlm_nav.nodes.diagnostics import LIFECYCLE, on_lines
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
 from spec_vlm_nav.nodes.process import steady_timer
@@ -33,21 +33,19 @@ _RESULT = NavigateByInstruction.Result
 CODES = constants_of(_RESULT)
 
 
-def _nothing(_: Any) -> None:
-    pass
-
-
 class GoalClient:
     """Sends goals, one at a time. Everything here runs in the thread that spins the node, callbacks included."""
 
     def __init__(
         self,
         node: Node,
-        on_progress: Callable[[Progress], None] = _nothing,
-        on_end: Callable[[GoalEnd], None] = _nothing,
+        on_progress: Callable[[Progress], None] = lambda _: None,
+        on_end: Callable[[GoalEnd], None] = lambda _: None,
     ) -> None:
         self.pursuit: Pursuit | None = None
         """The goal under way, or the last one."""
+        self.server = f"{node.get_namespace().rstrip('/')}/{SERVER}"
+        """The full name of the node that takes goals."""
         self._on_progress, self._on_end = on_progress, on_end
         self._client = ActionClient(node, NavigateByInstruction, ACTION)
         self._handles: dict[tuple[Pursuit, int], Any] = {}
@@ -209,7 +207,7 @@ def end_of(answer: Any) -> GoalEnd:
         code,
         result.error_msg,
         result.actions_executed,
-        elapsed.sec + elapsed.nanosec * 1e-9,
+        seconds_of(elapsed),
         result.distance_travelled,
         stopped=HOLD_UNCONFIRMED not in result.error_msg,
     )

@@ -97,12 +97,12 @@ class LifecycleManager(Node):
             if peer.problem_at > since or now - since > REASON_S:
                 peer.refused = None
                 self.lifecycle.answered(peer.name, transition, False, peer.problem, now)
-        for request in self.lifecycle.tick(now):
-            peer = self._peers[request.node]
+        for name, transition in self.lifecycle.tick(now):
+            peer = self._peers[name]
             message = ChangeState.Request()
-            message.transition.id = TRANSITIONS[request.transition]
+            message.transition.id = TRANSITIONS[transition]
             future = peer.change.call_async(message)
-            future.add_done_callback(partial(self._on_changed, peer, request.transition))
+            future.add_done_callback(partial(self._on_changed, peer, transition))
         if self.lifecycle.exit_status and self.lifecycle.phase is Phase.DOWN:
             # The way in which any node ends.
             os.kill(os.getpid(), signal.SIGTERM)

@@ -6,7 +6,6 @@ import math
 
 from geometry_msgs.msg import PoseWithCovarianceStamped
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from spec_vlm_nav_interfaces.msg import DecodingStats, NavigationAction
 from std_msgs.msg import String
 
@@ -21,23 +20,20 @@ from speculation.trace import Trace
 
 HEIGHT_VARIANCE = 1.0
 """Of an object's height above the floor, which no answer names, square metres."""
-RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.VOLATILE)
 
 
 class Outputs:
     """The node's publishers."""
 
     def __init__(self, node: Node, sightings: bool = False) -> None:
-        self.actions = node.create_publisher(NavigationAction, "navigation_action", RELIABLE)
+        self.actions = node.create_publisher(NavigationAction, "navigation_action", 10)
         """What action_executor carries out."""
-        self.decisions = node.create_publisher(NavigationAction, "~/decision", RELIABLE)
+        self.decisions = node.create_publisher(NavigationAction, "~/decision", 10)
         """Decisions from whole answers, also those of dry runs."""
-        self._prompts = node.create_publisher(String, "~/prompt", RELIABLE)
-        self.stats = node.create_publisher(DecodingStats, "decoding_stats", RELIABLE)
-        self._states = node.create_publisher(String, "navigation_state", RELIABLE)
-        self._sightings = (
-            node.create_publisher(PoseWithCovarianceStamped, "~/sighting", RELIABLE) if sightings else None
-        )
+        self._prompts = node.create_publisher(String, "~/prompt", 10)
+        self.stats = node.create_publisher(DecodingStats, "decoding_stats", 10)
+        self._states = node.create_publisher(String, "navigation_state", 10)
+        self._sightings = node.create_publisher(PoseWithCovarianceStamped, "~/sighting", 10) if sightings else None
         # A goal's instruction is on no topic of its own; without this a bag would hold answers to an unknown question.
         self._instructions = node.create_publisher(String, "instruction", LATCHED)
 

@@ -22,13 +22,12 @@ from spec_vlm_nav.answer_stats import AnswerStats
 from spec_vlm_nav.diagnostics import Level, Status
 from spec_vlm_nav.goal_file import KeptGoal
 from spec_vlm_nav.graph import EDGE
-from spec_vlm_nav.image_alarm import DraftWatch
+from spec_vlm_nav.image_alarm import ImageAlarm
 from spec_vlm_nav.link_monitor import MEET_LOG_S, LinkMonitor, link_status, meet
 from spec_vlm_nav.messages import to_done
 from spec_vlm_nav.navigation_goal import HOLD_UNCONFIRMED, End, NavigationGoal
 from spec_vlm_nav.nodes.conversions import seconds_of
-from spec_vlm_nav.nodes.feedback import Feedback
-from spec_vlm_nav.nodes.goal import Goal
+from spec_vlm_nav.nodes.goal import Feedback, Goal
 from spec_vlm_nav.nodes.heartbeat import Heartbeat
 from spec_vlm_nav.nodes.inputs import Inputs
 from spec_vlm_nav.nodes.managed import ManagedNode, run_managed
@@ -51,9 +50,9 @@ SPANS = 100_000
 FIRST_FRAME_S = 30.0
 """Longest wait for a camera frame in activate: other nodes may still open the camera, or build a simulated room."""
 END_S = 2.0
+"""How long a goal gets to end by itself where the node stops acting."""
 MOVED_M = 1.0
 """A robot that is further from where a kept goal left it was carried, or its odometry counts from another place."""
-"""How long a goal gets to end by itself where the node stops acting."""
 _RESULT = NavigateByInstruction.Result
 
 
@@ -73,11 +72,11 @@ class VlmNav(ManagedNode):
         route_logging(self)
         self.config, self._edge = settings(self, NAVIGATOR), settings(self, EDGE)
         self._settings, self._frames = settings(self, VLM_NAV), settings(self, FRAMES)
-        self.watch = DraftWatch(
+        self.alarm = ImageAlarm(
             self._settings.swap_every, lambda question: self.decoder.swap_test(*question), self.get_logger().warning
         )
         self._decoder: EdgeDecoder | None = None
-        self.monitor, self.answers = LinkMonitor(self.config.link, lambda: self.watch.blind), AnswerStats()
+        self.monitor, self.answers = LinkMonitor(self.config.link, lambda: self.alarm.raised), AnswerStats()
         self.inputs, self.out = Inputs(self), Outputs(self, self._frames.sightings)
         self.resumption = Resumption(self, self.inputs, self._settings.resume_within_s, self._settings.goal_folder)
         self._objects: Vocabulary | None = None
@@ -146,7 +145,7 @@ class VlmNav(ManagedNode):
     def cleanup(self) -> None:
         """Close the link and free the draft model."""
         self._given_up.set()
-        self.watch.close()
+        self.alarm.close()
         decoder, self._decoder = self._decoder, None
         if decoder is not None:
             gc.unfreeze()
@@ -168,7 +167,7 @@ class VlmNav(ManagedNode):
                 self.monitor.update(state, time.monotonic())
             yield link_status(link.why if link is not None else "no link in mode edge", state, rtt, self.monitor.mode)
         yield self.answers.status(self._edge.decoding.mode)
-        yield self.watch.status(time.monotonic())
+        yield self.alarm.status(time.monotonic())
         yield Status("goal", Level.OK, goal.summary if goal is not None else "none")
 
     def _wait(self, why: str) -> None:
@@ -246,7 +245,7 @@ class VlmNav(ManagedNode):
 
     def _on_cancel(self, handle: Any) -> CancelResponse:
         with self._goal_lock:
-            if self._current is not None and self._current.is_of(handle):
+            if self._current is not None and self._current.handle is handle:
                 self._current.finish(End.CANCELLED)
         return CancelResponse.ACCEPT
 

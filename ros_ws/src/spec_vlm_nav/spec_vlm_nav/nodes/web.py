@@ -14,15 +14,14 @@ from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage
-from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import NavigationAction
 from std_msgs.msg import Bool, String
 from std_srvs.srv import Trigger
 
 from spec_vlm_nav.client import STOP_S, GoalEnd, Request, instruction_of
-from spec_vlm_nav.diagnostics import Level, Status
 from spec_vlm_nav.messages import SOURCE_WORDS
-from spec_vlm_nav.nodes.goal_client import SERVER, GoalClient, action_text, progress_of
+from spec_vlm_nav.nodes.diagnostics import status_of
+from spec_vlm_nav.nodes.goal_client import ACTION, FEEDBACK, SERVER, GoalClient, action_text, progress_of
 from spec_vlm_nav.nodes.heartbeat import on_heartbeat
 from spec_vlm_nav.nodes.parameters import settings
 from spec_vlm_nav.nodes.process import run, steady_timer
@@ -31,11 +30,10 @@ from spec_vlm_nav.nodes.topics import LATCHED
 from spec_vlm_nav.parameters import Parameters
 from spec_vlm_nav.transcript import closing_words
 from spec_vlm_nav.web.server import Command, PageServer, WebConfig
-from spec_vlm_nav.web.view import Decision, View
+from spec_vlm_nav.web.view import View
 
 WEB = Parameters(WebConfig)
 BRIDGE = "go2_bridge"
-ACTION = "navigate_by_instruction"
 RUNNING = {GoalStatus.STATUS_ACCEPTED, GoalStatus.STATUS_EXECUTING, GoalStatus.STATUS_CANCELING}
 POLL_S, PRESS_S, RESET_S = 0.05, 0.1, 0.3
 
@@ -47,7 +45,6 @@ class Web(Node):
         super().__init__("web")
         self.view = View((SERVER, BRIDGE))
         self._commands: list[Command] = []
-        self._server_name = f"{self.get_namespace().rstrip('/')}/{SERVER}"
         self._sent_at = 0.0
         self._pressed, self._reset_at = False, math.inf
         self._client = GoalClient(self, on_end=self._on_end)
@@ -56,7 +53,7 @@ class Web(Node):
         self._e_stop = self.create_publisher(Bool, "e_stop", 1)
         config = settings(self, WEB)
         subscribe(self, CompressedImage, "camera/image/compressed", self._on_image, qos_profile_sensor_data)
-        subscribe(self, NavigateByInstruction.Impl.FeedbackMessage, f"{ACTION}/_action/feedback", self._on_feedback, 10)
+        subscribe(self, FEEDBACK, f"{ACTION}/_action/feedback", self._on_feedback, 10)
         subscribe(self, GoalStatusArray, f"{ACTION}/_action/status", self._on_status, LATCHED)
         subscribe(self, String, "instruction", self._on_instruction, LATCHED)
         subscribe(self, NavigationAction, "vlm_nav/decision", self._on_decision, 10)
@@ -154,7 +151,7 @@ class Web(Node):
             self.view.outcome = words
 
     def _on_end(self, end: GoalEnd) -> None:
-        words = " · ".join(closing_words(end, self._server_name, time.monotonic() - self._sent_at))
+        words = " · ".join(closing_words(end, self._client.server, time.monotonic() - self._sent_at))
         self.get_logger().info(words)
         self.view.note = words
 
@@ -173,8 +170,7 @@ class Web(Node):
 
     def _on_decision(self, action: NavigationAction) -> None:
         source = SOURCE_WORDS.get(action.source, str(action.source))
-        decision = Decision(action.goal, action.step, action_text(action), source, action.reasoning)
-        self.view.decide(decision)
+        self.view.decide(action.goal, action.step, action_text(action), source, action.reasoning)
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
         own = self.get_namespace().lstrip("/")
@@ -182,9 +178,7 @@ class Web(Node):
         for line in message.status:
             node, _, _ = line.name.partition(":")
             if node.rpartition("/")[0] == own:
-                values = {each.key: each.value for each in line.values}
-                level = Level(min(line.level[0], Level.ERROR))
-                self.view.health(Status(line.name, level, line.message, values), now)
+                self.view.health(status_of(line), now)
 
 
 def main() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from spec_vlm_nav.answer_stats import GAIN
@@ -18,17 +17,6 @@ STALE_S = 2.0
 """Without a frame for so long, the camera counts as silent."""
 HEALTH_S = 5.0
 """Diagnostics are sent once a second; a line that is older than this is not shown."""
-
-
-@dataclass(frozen=True)
-class Decision:
-    """One decision of vlm_nav."""
-
-    goal: int
-    step: int
-    action: str
-    source: str
-    reasoning: str
 
 
 class View:
@@ -46,16 +34,17 @@ class View:
         self.outcome = ""
         """What came of the last emergency stop or reset."""
         self._lock = threading.Lock()
-        self._decisions: deque[Decision] = deque(maxlen=DECISIONS)
+        self._decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS)
         self._beats = dict.fromkeys(nodes, float("-inf"))
         self._frame_at = float("-inf")
         self._health: dict[str, tuple[Status, float]] = {}
 
-    def decide(self, decision: Decision) -> None:
+    def decide(self, goal: int, step: int, action: str, source: str, reasoning: str) -> None:
         """Take a decision; one of the same step replaces the one before, whose answer went on."""
+        decision = {"goal": goal, "step": step, "action": action, "source": source, "reasoning": reasoning}
         with self._lock:
             last = self._decisions[0] if self._decisions else None
-            if last is not None and (last.goal, last.step) == (decision.goal, decision.step):
+            if last is not None and (last["goal"], last["step"]) == (goal, step):
                 self._decisions.popleft()
             self._decisions.appendleft(decision)
 
@@ -96,7 +85,7 @@ class View:
             "done": list(progress.done),
             "nodes": {name: now - at <= SILENT_S for name, at in self._beats.items()},
             "camera": now - self._frame_at <= STALE_S,
-            "decisions": [asdict(decision) for decision in self._decisions],
+            "decisions": [*self._decisions],
             "health": [{"name": line.name, "level": line.level, "message": line.message} for line in lines],
         }
 
