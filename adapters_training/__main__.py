@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from adapters_training.all_commands import COMMANDS
 from adapters_training.trainer import TrainingFailed
 from speculation.program_exit import INTERRUPTED
+from speculation.settings import CommandLine
 from speculation.worker_processes import terminable
 
 
@@ -39,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m adapters_training", description=__doc__)
+    parser: argparse.ArgumentParser = CommandLine(prog="python -m adapters_training", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for each in COMMANDS:
         each.add(commands)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from edge_drafter.question import AnswerLate, VerifierLost
+from speculation.settings import CommandLine
 from speculation.worker_processes import terminable
 from vlm_nav_evaluation import demo, play, soak
 from vlm_nav_evaluation.bags import record
@@ -22,9 +23,8 @@ MODULES = (demo, play, report, closed_loop, bars, record, replay, acting, link_l
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    line = argparse.ArgumentParser(
-        prog="python -m vlm_nav_evaluation", description="Demo, reports, and offline evaluation."
-    )
+    about = "Demo, reports, and offline evaluation."
+    line: argparse.ArgumentParser = CommandLine(prog="python -m vlm_nav_evaluation", description=about)
     commands = line.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in MODULES:
         module.add_command(commands)
