@@ -41,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{options.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"{options.command}: interrupted; run the same command again to resume", file=sys.stderr)
+        goes_on = "; run the same command again to resume" if hasattr(options, "restart") else ""
+        print(f"{options.command}: interrupted{goes_on}", file=sys.stderr)
         return 130
     return status
 
