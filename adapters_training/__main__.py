@@ -17,6 +17,7 @@ from adapters_training.settings import Command
 from adapters_training.trainer import TrainingFailed
 from adapters_training.verifier_profile import command as profile
 from speculation.program_exit import INTERRUPTED
+from speculation.settings import CommandLine
 from speculation.worker_processes import terminable
 
 COMMANDS: tuple[Command[Any], ...] = (
@@ -61,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m adapters_training", description=__doc__)
+    parser: argparse.ArgumentParser = CommandLine(prog="python -m adapters_training", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for each in COMMANDS:
         each.add(commands)

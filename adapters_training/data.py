@@ -92,7 +92,7 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Settings of the command that makes frames."""
 
     out: Annotated[Path, Meta(description="folder for the shards; those that exist are kept")]
-    scenes: Annotated[int, Meta(ge=1, description=f"rooms, {SCENES_PER_SHARD} a shard")] = 1000
+    scenes: Annotated[int, Meta(ge=1, description=f"rooms, in whole shards of {SCENES_PER_SHARD}")] = 1000
     frames_per_scene: Annotated[int, Meta(ge=1, description="frames of each room")] = 24
     first_seed: Annotated[int, Meta(ge=0, description="of the first room")] = 100_000
     held_out: Annotated[bool, Meta(description=f"take seeds from {HELD_OUT_SEED} on")] = False
@@ -125,13 +125,16 @@ def make_shard(config: DataConfig, first: int) -> int:
 def _run(config: DataConfig) -> int:
     """Make the shards that are missing, so that a killed run goes on. Raises ValueError for seeds that are held out."""
     first = HELD_OUT_SEED if config.held_out else config.first_seed
-    if not config.held_out and first + config.scenes > UNSEEN_SEED:
-        raise ValueError(f"--first-seed plus --scenes must stay below {UNSEEN_SEED}: rooms above are held out")
+    starts = range(first, first + config.scenes, SCENES_PER_SHARD)
+    if not config.held_out and starts[-1] + SCENES_PER_SHARD > UNSEEN_SEED:
+        raise ValueError(
+            f"--first-seed plus --scenes, in whole shards of {SCENES_PER_SHARD}, must stay below {UNSEEN_SEED}: rooms "
+            "above are held out"
+        )
     if config.walker:
         walker(config.walker)
     config.out.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    starts = range(first, first + config.scenes, SCENES_PER_SHARD)
     with worker_pool(config.processes, [__name__]) as pool, progress(total=len(starts), unit="shard") as bar:
         jobs = [pool.submit(make_shard, config, start) for start in starts]
         for job in as_completed(jobs):

@@ -63,8 +63,8 @@ def read_checkpoint(path: Path, advice: str) -> dict[str, Any]:
     import torch
 
     try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        return state
+        state: Any = torch.load(path, map_location="cpu", weights_only=True)
+        return dict(state.items())
     except Exception as error:  # unpickling raises whatever the bytes make it stumble over
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(f"{path} is no checkpoint ({reason}); {advice}") from None

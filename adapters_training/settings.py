@@ -94,6 +94,8 @@ def make(kind: type[S], values: dict[str, Any], where: str = "") -> S:
         text, _, path = str(error).partition(" - at `$")
         name = path.strip("`.").partition("[")[0]
         if name:
+            choices = next((field.choices for field in fields_of(kind) if field.name == name), ())
+            text += f"; give one of {', '.join(choices)}" if choices else ""
             shown = f"setting {name} is {_at(values, name)!r}: {text}"
         else:
             shown = text.replace("Object missing required field", "missing setting").replace(

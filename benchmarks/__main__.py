@@ -19,6 +19,7 @@ from typing import NamedTuple
 from benchmarks.recordings import COUNT, EMBEDDED, QUICK_COUNT
 from spec_vlm_nav.graph import PROJECT
 from speculation.program_exit import INTERRUPTED
+from speculation.settings import CommandLine
 from speculation.worker_processes import terminable
 from vlm_nav_evaluation import results
 from vlm_nav_evaluation.experiment.command import add_journal
@@ -91,7 +92,7 @@ FIGURES = ("exactness", "tune", "tune_fast_server", "latency", "latency_raw", "p
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    line = argparse.ArgumentParser(
+    line = CommandLine(
         prog="python -m benchmarks",
         description=(__doc__ or "").splitlines()[0],
         epilog="programs: " + "; ".join(f"{name}: {each.shown}" for name, each in PROGRAMS.items()),

@@ -18,14 +18,15 @@ from cloud_verifier.logs import start_logging
 from cloud_verifier.serving import prepare_process, serve_model
 from cloud_verifier.start_error import need
 from speculation import program_exit
-from speculation.settings import add_flags, fields_of, from_flags, path_flag
+from speculation.settings import CommandLine, add_flags, fields_of, from_flags, path_flag
 
 _log = logging.getLogger("cloud_verifier")
 
 
 def parser(settings: Mapping[str, Any] | None = None) -> argparse.ArgumentParser:
     """Return the command line; flags and defaults are those of `ServerConfig`, or of a file's `settings`."""
-    top = argparse.ArgumentParser(prog="cloud_verifier", description="Verifies robots' drafts with one target model.")
+    about = "Verifies robots' drafts with one target model."
+    top: argparse.ArgumentParser = CommandLine(prog="cloud_verifier", description=about)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     does = "Load a target model and serve it until SIGTERM or SIGINT."
     serve = commands.add_parser("serve", help="load a target model and serve it", description=does)
@@ -111,7 +112,7 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
 
     Raises StartError for a file that cannot be used. A wrong command line ends the process, as argparse does.
     """
-    files = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    files = CommandLine(prog="cloud_verifier", add_help=False, allow_abbrev=False)
     files.add_argument("--config", type=path_flag)
     path = files.parse_known_args(arguments)[0].config if arguments[:1] in (["serve"], ["cluster"]) else None
     options = vars(parser(read_settings(path) if path is not None else None).parse_args(arguments))

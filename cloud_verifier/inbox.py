@@ -125,6 +125,9 @@ class Inbox:
             self._outbox.send(session, wire.Pong(message.nonce))
         elif isinstance(message, wire.Fault):
             self._outbox.allowance.take(session.peer, self._clock())
+            if message.code is wire.FaultCode.NO_SESSION:
+                self._lifecycle.close(session, f"ended by the edge: {message.message[:100]}")
+                return
             _log.warning("%s reports %s: %s", session.name, message.code.name, message.message[:300])
         elif not isinstance(message, wire.Pong):
             text = f"malformed message: {type(message).__name__} goes from verifier to edge only"

@@ -264,6 +264,8 @@ class ZmqLink(StepExchange):
             busy = self._greeted and self.state is LinkState.BUSY
             due = min(ping_at, self._again_at if busy else math.inf) if self._greeted else max(hello_at, self._again_at)
             connection.wait(min(due, now + limit), self._wake_out, self._clock())
+        if self._greeted:  # its place at the verifier need not wait until it was silent for long
+            connection.leave(encode(Fault(FaultCode.NO_SESSION, "the robot has closed its link")))
 
     def _take(self, payload: bytes, pings: dict[int, float], connection: LinkSocket, now: float) -> bool:
         """Handle one message; return whether a new Hello is due at once."""

@@ -40,6 +40,7 @@ EVENTS = (
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 )
+LEAVE_MS = 200
 NEXT_KEY_S = 0.2
 """How soon after a handshake that failed the next server key is tried."""
 TRIM_S = 0.5
@@ -147,6 +148,15 @@ class LinkSocket:
         with contextlib.suppress(BlockingIOError):
             while wake.recv(4096):
                 pass
+
+    def leave(self, payload: bytes) -> None:
+        """Send a last payload at once, where a verifier is connected; declared conditions do not delay it.
+
+        Closing the socket waits for it, LEAVE_MS at most.
+        """
+        self._socket.linger = LEAVE_MS
+        with contextlib.suppress(zmq.Again):
+            self._socket.send(payload, zmq.NOBLOCK)
 
     def reopen(self, address: str, curve: tuple[tuple[bytes, ...], bytes, bytes] | None) -> None:
         """Begin a new connection, to any address; what is not sent, or not there yet, is dropped."""

@@ -135,7 +135,8 @@ def pixels_jpeg(pixels: Frame) -> bytes:
 
 
 def _checked(jpeg: bytes) -> bytes:
-    jpeg = whole_jpeg(jpeg)
+    if len(jpeg) <= MAX_IMAGE_BYTES:  # what is too large to be sent is not decoded
+        jpeg = whole_jpeg(jpeg)
     if len(jpeg) > MAX_IMAGE_BYTES:
         raise ValueError(
             f"an image of {len(jpeg)} bytes is larger than the {MAX_IMAGE_BYTES} that one message may carry"

@@ -18,12 +18,20 @@ import math
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 from msgspec import inspect
 
 S = TypeVar("S", bound=msgspec.Struct)
+
+
+class CommandLine(argparse.ArgumentParser):
+    """A command line whose errors are one sentence: the usage of a command with sixty options would hide it."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the process with status 2 after the sentence."""
+        self.exit(2, f"{self.prog}: error: {message}; --help lists the options\n")
 
 
 class Field(NamedTuple):

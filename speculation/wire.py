@@ -400,7 +400,10 @@ class Pong(Message, tag=9, frozen=True):
 
 
 class Fault(Message, tag=10, frozen=True):
-    """Either way: something was refused; a code for programs and a sentence for people."""
+    """Either way: something was refused; a code for programs and a sentence for people.
+
+    An edge that closes its link says NO_SESSION, which ends the session at once; where that is lost, silence ends it.
+    """
 
     code: FaultCode
     message: Text

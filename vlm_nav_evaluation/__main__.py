@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 
 from edge_drafter.question import AnswerLate, VerifierLost
+from speculation.settings import CommandLine
 from speculation.worker_processes import terminable
 from vlm_nav_evaluation import demo, play, soak
 from vlm_nav_evaluation.bags import record
@@ -36,9 +37,8 @@ COMMANDS: Mapping[str, tuple[ModuleType, str]] = {
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    line = argparse.ArgumentParser(
-        prog="python -m vlm_nav_evaluation", description="Demo, reports, and offline evaluation."
-    )
+    about = "Demo, reports, and offline evaluation."
+    line: argparse.ArgumentParser = CommandLine(prog="python -m vlm_nav_evaluation", description=about)
     commands = line.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (module, shown) in COMMANDS.items():
         own = commands.add_parser(name, help=shown, description=module.__doc__)
@@ -57,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{options.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"{options.command}: interrupted; run the same command again to resume", file=sys.stderr)
+        goes_on = "; run the same command again to resume" if hasattr(options, "restart") else ""
+        print(f"{options.command}: interrupted{goes_on}", file=sys.stderr)
         return 130
     return status
 

@@ -16,6 +16,9 @@ from speculation.wire import MAX_FRAMES
 MEASURED_ORDER = ResponseOrder.REASON_FIRST.value
 """What offline figures are made with, so that they go on comparing; launch files ask for the action first."""
 
+MOST_ROOMS = 100_000
+"""Rooms of a range: more are a slip of the hand, and their numbers fill the memory."""
+
 
 def add_edge_flags(line: argparse.ArgumentParser, *names: str, **defaults: Any) -> None:
     """Register settings of `EdgeConfig` as flags; `defaults` stand in for its own."""
@@ -117,6 +120,8 @@ def seeds(text: str) -> list[int]:
         first, dash, last = part.strip().partition("-")
         if not (first.isdecimal() and (last.isdecimal() if dash else True)) or (dash and int(last) < int(first)):
             raise argparse.ArgumentTypeError(f"{part!r} is no seed and no range; write for example 0-19 or 3,5,8-11")
+        if dash and int(last) - int(first) >= MOST_ROOMS:
+            raise argparse.ArgumentTypeError(f"{part!r} has more than {MOST_ROOMS:,} rooms; give fewer")
         found.extend(range(int(first), int(last or first) + 1))
     return list(dict.fromkeys(found))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -138,8 +138,10 @@ class BagReader:
         files = _files(path)
         for file in files:
             _check_journal(file)
-        with suppress(Exception):  # what is wrong is found file by file
+        try:
             return [_with_one_qos(_opened(stack, Reader(path)))]
+        except Exception as error:  # what is wrong is found file by file, where files are not compressed
+            whole = f"{path} cannot be read: {_reason(error)}"
         parts = list[Reader]()
         reasons = list[str]()
         for file in files:
@@ -148,7 +150,7 @@ class BagReader:
             except Exception as error:  # the libraries raise whatever their parsers meet in a damaged file
                 reasons.append(f"{file} cannot be read: {_reason(error)}{_recovery(file)}")
         if not any(part.connections for part in parts):
-            raise ValueError(f"bag {reasons[0]}" if reasons else f"bag {path} holds no messages at all")
+            raise ValueError(f"bag {[*reasons, f'{path} holds no messages at all' if parts else whole][0]}")
         self.problems += [f"bag {reason}" for reason in reasons]
         missing = _listed(path) - {file.name for file in files}
         if missing:
@@ -223,11 +225,11 @@ def _files(path: Path) -> list[Path]:
     if old is not None:
         return _files(old)
     bags = [folder.name for folder in inside if folder.is_dir() and is_bag(folder)]
-    what = (
-        f"holds the bags {', '.join(bags)}; name one"
-        if bags
-        else f"has no {METADATA} and no {' or '.join(SUFFIXES)} file"
-    )
+    what = f"has no {METADATA} and no {' or '.join(SUFFIXES)} file"
+    if bags:
+        what = f"holds the bags {', '.join(bags)}; name one"
+    elif listed := _listed(path):
+        what = f"lacks the files that its {METADATA} lists, {', '.join(sorted(listed))}"
     raise ValueError(f"{path} is no bag: it {what}")
 
 

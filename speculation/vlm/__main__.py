@@ -7,6 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from speculation.settings import CommandLine
+
 EXAMPLE = """example:
   python -m speculation.vlm inspect Qwen/Qwen2-VL-7B-Instruct Qwen/Qwen2-VL-2B-Instruct
 
@@ -17,7 +19,7 @@ this machine's Hugging Face cache. Exit status: 0 usable, 1 no pair, 2 no model 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    top = argparse.ArgumentParser(prog="python -m speculation.vlm", description="Looks at models.")
+    top: argparse.ArgumentParser = CommandLine(prog="python -m speculation.vlm", description="Looks at models.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     text = "Show what a model folder is, how much memory it needs and, of two, whether they can be target and draft."
     inspect = commands.add_parser(

@@ -200,14 +200,28 @@ def read_config(folder: Path) -> dict[str, Any]:
             f"{remedy}"
         )
     described = config.get("text_config", {})
-    if not isinstance(described, dict):
-        raise ModelFolderError(f"model folder {folder}: text_config in config.json is no object; fetch it again")
+    # Some write null for a checkpoint that is not quantised.
+    objects = {"text_config": described, "quantization_config": config.get("quantization_config") or {}}
+    for name, held in objects.items():
+        if not isinstance(held, dict):
+            raise ModelFolderError(f"model folder {folder}: {name} in config.json is no object; fetch it again")
+    _check_sizes(folder, config | described)
     inner, decoders = described.get("model_type"), KINDS[kind].decoders
     if decoders and inner not in decoders:
         raise ModelFolderError(
             f"model folder {folder} holds a {kind} with a decoder of type {inner!r}; known are {', '.join(decoders)}"
         )
     return dict(config)
+
+
+def _check_sizes(folder: Path, text: dict[str, Any]) -> None:
+    """Raise ModelFolderError for a decoder whose config.json has no size where there must be one."""
+    for name, needed in (("num_hidden_layers", True), ("hidden_size", False), ("num_attention_heads", False)):
+        size = text.get(name)
+        if (needed or size is not None) and not (type(size) is int and size > 0):
+            raise ModelFolderError(
+                f"model folder {folder}: {name} in config.json is {size!r}, no whole number above 0; fetch it again"
+            )
 
 
 def _about_adapter(path: Path, whole: bool) -> str:
@@ -306,10 +320,13 @@ def stored_tensors(files: Iterable[Path]) -> list[StoredTensor]:
     tensors = []
     for path in files:
         try:
-            header = json.loads(read_header(path))
+            raw = read_header(path)
+            header, size = json.loads(raw), path.stat().st_size - 8 - len(raw)
             for name, each in header.items():
                 if name != "__metadata__":
                     begin, end = each["data_offsets"]
+                    if end > size:
+                        raise ModelFolderError(f"{path} is cut off (an unfinished download?); fetch it again")
                     tensors.append(StoredTensor(name, each["dtype"], tuple(each["shape"]), end - begin))
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, ModelFolderError):

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from adapters_training import data
+from adapters_training.__main__ import main
 from adapters_training.data import DataConfig, convert, make_shard
 from adapters_training.records import read_shard, shards
 from speculation.language.prompts import MOTIONS
 from vlm_nav_simulation.dataset import sample_frames
 from vlm_nav_simulation.oracle import Decision, Reason
-from vlm_nav_simulation.scene import Difficulty
+from vlm_nav_simulation.scene import UNSEEN_SEED, Difficulty
 
 
 def test_what_no_robot_can_do_is_not_taught() -> None:
@@ -23,6 +24,12 @@ def test_what_no_robot_can_do_is_not_taught() -> None:
     vain = replace(fine, done=(left, right, left), decision=Decision(right, Reason.RETURN))
     taught = [convert(replace(labelled, questions=asked)).tasks for asked in ((vain, fine), (fine,), (vain,))]
     assert taught[0] == taught[1] and len(taught[0]) == len(taught[2]) == 1
+
+
+def test_no_shard_reaches_the_rooms_that_are_held_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert main(["data", "--out", str(out), "--first-seed", str(UNSEEN_SEED - 10), "--scenes", "5"]) == 2
+    assert "in whole shards of 25, must stay below 1000000" in capsys.readouterr().err and not out.exists()
 
 
 def test_a_model_walks_through_all_scenes_of_a_shard(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,15 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_one_before(tmp_path: Path) ->
         write_checkpoint({"step": 2, **WEIGHTS}, path)
     assert caught.value.errno == errno.EFBIG
     assert list(tmp_path.iterdir()) == [path] and read_checkpoint(path, "") == {"step": 1}
+
+
+def test_what_is_no_checkpoint_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    torch.save(WEIGHTS, path)
+    for damage in (lambda: os.truncate(path, 9_000), lambda: os.truncate(path, 0), lambda: torch.save([1], path)):
+        damage()
+        with pytest.raises(ValueError, match=r"checkpoint.pt is no checkpoint \(.*\); delete it$"):
+            read_checkpoint(path, "delete it")
 
 
 def test_a_folder_that_is_not_filled_stays_as_it_was(tmp_path: Path) -> None:

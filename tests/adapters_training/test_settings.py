@@ -48,7 +48,7 @@ def test_shipped_files_are_read(path: Path) -> None:
         ("- 1", [], "must hold 'name: value' lines"),
         ("{", [], "is no YAML"),
         (None, [], "cannot be read: No such file"),
-        ("", ["--loss", "both"], "setting loss is 'both': Invalid enum value 'both'"),
+        ("", ["--loss", "both"], "setting loss is 'both': Invalid enum value 'both'; give one of ce, kl"),
         ("", ["--layers", "1,x"], "setting layers is "),
         ("", ["--epochs", "0"], "setting epochs is '0': Expected `float` > 0.0"),
     ],

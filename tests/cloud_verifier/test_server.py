@@ -340,6 +340,16 @@ def test_an_edge_that_is_gone_stops_costing_forwards_and_may_come_back() -> None
     assert known + tokens_of(bench.received(b"a2")) == greedy("long", JPEG, 50)
 
 
+def test_an_edge_that_leaves_gives_its_place_back_at_once() -> None:
+    bench = Bench().with_robots(b"a", b"b")
+    bench.send(b"a", begin(max_tokens=50, idle=Idle.DECODE))
+    bench.turns(5)
+    bench.ask(b"a", Fault(FaultCode.NO_SESSION, "the robot has closed its link"))
+    passes = len(bench.engine.batches)
+    assert bench.welcome(b"c") and len(bench.engine.batches) == passes
+    assert faults(bench.ask(b"a", Ping(1))) == [FaultCode.NO_SESSION]
+
+
 def test_a_silent_session_expires_and_gets_a_fault_when_it_comes_back() -> None:
     bench = Bench(CONFIG.changed(idle_s=2.0)).with_robots(b"a")
     bench.turns(30)

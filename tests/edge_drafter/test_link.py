@@ -240,6 +240,13 @@ def test_a_verifier_that_was_restarted_is_found_again_and_the_step_is_told(liste
     assert link.receive(0.0) is None
 
 
+def test_a_link_that_is_closed_ends_its_session(verifier: TinyVerifier, link: ZmqLink) -> None:
+    link.close()
+    wait_for(lambda: verifier.messages)
+    (left,) = verifier.messages
+    assert isinstance(left, Fault) and left.code is FaultCode.NO_SESSION
+
+
 def test_a_forgotten_session_is_opened_again_at_once(verifier: TinyVerifier, connect: Connect) -> None:
     link = connect(verifier.address, silent_s=1000.0, hello_s=1000.0)
     assert link.wait_nominal(LIMIT_S)

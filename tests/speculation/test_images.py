@@ -118,6 +118,7 @@ def test_what_nothing_on_the_way_would_take_is_refused_before_it_is_encoded(monk
         with pytest.raises(ValueError, match=f"an image of {width} x {height} pixels is empty, longer than"):
             pixels_jpeg(np.zeros((height, width, 3), np.uint8))
     monkeypatch.setattr(images, "MAX_IMAGE_BYTES", 500)
+    monkeypatch.setattr(images, "whole_jpeg", None)
     with pytest.raises(ValueError, match=r"an image of \d+ bytes is larger than the 500 that one message may carry"):
         pixels_jpeg(frame(1))
 

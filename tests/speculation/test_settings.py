@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from speculation.settings import add_flags, check, expanded, from_flags, path_flag
+from speculation.settings import CommandLine, add_flags, check, expanded, from_flags, path_flag
 
 
 class Order(str, Enum):
@@ -86,6 +86,19 @@ def test_an_unknown_choice_is_refused_with_what_is_known() -> None:
         Outer(Path("x"), kind="c")  # type: ignore[arg-type]
     with pytest.raises(argparse.ArgumentError, match="invalid choice"):
         parsed("--folder", "x", "--order", "middle")
+
+
+def test_a_wrong_command_line_ends_with_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    line = CommandLine(prog="robot")
+    line.add_subparsers(dest="command", required=True).add_parser("walk").add_argument("--steps", type=int)
+    for words, sentence in (
+        ([], "robot: error: the following arguments are required: command; --help lists the options\n"),
+        (["walk", "--steps", "x"], "robot walk: error: argument --steps: invalid int value: 'x'; --help lists the "
+         "options\n"),
+    ):  # fmt: skip
+        with pytest.raises(SystemExit, match="2"):
+            line.parse_args(words)
+        assert capsys.readouterr().err == sentence
 
 
 def test_a_home_folder_is_put_in_and_one_that_is_not_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

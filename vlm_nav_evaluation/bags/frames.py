@@ -211,13 +211,14 @@ def choose(entries: Iterable[Entry | LeftOut], selection: Selection) -> Iterator
 
     What is left out anyway is passed on.
     """
-    taken, first, last = 0, None, -1
+    taken, passed, first, last = 0, 0, None, -1
     period_ns = round(1e9 / selection.fps) if selection.fps else 0
     for entry in entries:
         if isinstance(entry, LeftOut):
             yield entry
             continue
         if entry.index < selection.skip:
+            passed += 1
             continue
         if period_ns:
             # One frame for each tick since the first, so that jitter does not add up; a tenth early is on time.
@@ -230,6 +231,8 @@ def choose(entries: Iterable[Entry | LeftOut], selection: Selection) -> Iterator
         taken += 1
         if taken == selection.limit:
             return
+    if passed and not taken:
+        yield LeftOut(f"skip {selection.skip} passes over all {passed} frames")
 
 
 def asked_sentence(instruction: str, vocabulary: Vocabulary | None) -> str:

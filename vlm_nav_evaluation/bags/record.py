@@ -185,7 +185,8 @@ def run(options: argparse.Namespace) -> int:
     with closing(BagWriter(options.out)) as bag:
         rooms = record(bag, options)
     size = sum(file.stat().st_size for file in options.out.iterdir())
-    print(f"{options.out}: {options.frames} frames of {rooms} rooms, {size / 1e6:.2f} MB")
+    frames = f"{options.frames} frame{'s' * (options.frames != 1)}"
+    print(f"{options.out}: {frames} of {rooms} room{'s' * (rooms != 1)}, {size / 1e6:.2f} MB")
     return 0
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from speculation.links import load_link
 from speculation.predictor import OFF
 from speculation.profiles import load_profile
-from speculation.settings import path_flag
+from speculation.settings import CommandLine, path_flag
 from speculation.worker_processes import terminable
 from vlm_nav_evaluation.experiment.mmspec import is_mmspec
 from vlm_nav_evaluation.experiment.prompts import in_words
@@ -25,7 +25,7 @@ from vlm_nav_evaluation.results import provenance, settings_of, write_result
 def command_line(module: str, doc: str | None) -> argparse.ArgumentParser:
     """Return the parser of `python -m MODULE` with the module's docstring as its help."""
     form = argparse.RawDescriptionHelpFormatter
-    return argparse.ArgumentParser(prog=f"python -m {module}", description=doc, formatter_class=form)
+    return CommandLine(prog=f"python -m {module}", description=doc, formatter_class=form)
 
 
 def experiment_line(

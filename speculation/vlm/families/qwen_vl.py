@@ -40,6 +40,9 @@ class QwenFrames(FrameProcessor):
                 raise ValueError(
                     f"{own} of its image processor is {getattr(found.images, own)}, {name} in config.json {tower[name]}"
                 )
+        _, least, most = found.resize_rule
+        if not 0 < least <= most:
+            raise ValueError(f"size of its image processor is {least} to {most} pixels")
         return found
 
     @classmethod

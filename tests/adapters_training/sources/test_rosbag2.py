@@ -65,6 +65,20 @@ def test_a_bag_that_was_cut_off_is_refused_with_the_command_that_mends_it(
         assert command.format(f"'{file}'") in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_what_metadata_alone_could_tell_is_named_where_it_does_not(tmp_path: Path) -> None:
+    record(tmp_path / "walk", MANY[:20], CompressionMode.FILE)
+    (file,) = (tmp_path / "walk").glob("*.zstd")
+    for size, why in ((2000, "cannot be read: Compressed file ended before"), (0, "cannot be read: ")):
+        os.truncate(file, size)
+        with pytest.raises(ValueError, match=f"^bag {tmp_path / 'walk'} {why}"):
+            BagReader(tmp_path / "walk")
+    file.unlink()
+    with pytest.raises(
+        ValueError, match=r"is no bag: it lacks the files that its metadata.yaml lists, walk.mcap.zstd$"
+    ):
+        BagReader(tmp_path / "walk")
+
+
 def test_what_a_killed_recorder_left_in_sqlites_journal_is_not_passed_over(tmp_path: Path) -> None:
     file = storage(bags.write(tmp_path / "my walk", MANY[:20], StoragePlugin.SQLITE3))
     file.with_name(file.name + "-wal").write_bytes(b"something")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,13 @@ def test_a_chat_that_thinks_without_its_tokens_is_refused(tmp_path: Path) -> Non
     for read in (inspect_folder, load_vlm):
         with pytest.raises(ModelFolderError, match=f"{folder}: the chat template begins to think .* add them to it"):
             read(folder)
+
+
+def test_weights_that_were_cut_off_are_no_model(tmp_path: Path) -> None:
+    weights = tiny_model(tmp_path) / "model.safetensors"
+    os.truncate(weights, weights.stat().st_size - 1)
+    with pytest.raises(ModelFolderError, match=f"{weights} is cut off"):
+        inspect_folder(tmp_path)
 
 
 def test_command_line(

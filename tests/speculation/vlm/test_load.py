@@ -136,6 +136,13 @@ def grow_tokenizer(folder: Path) -> None:
         ),
         (write("generation_config.json", "[]"), "generation_config.json is no JSON object"),
         (edit_config(text_config=[]), "text_config in config.json is no object"),
+        (edit_config(quantization_config="nf4"), "quantization_config in config.json is no object"),
+        (edit_text(num_hidden_layers="4"), "num_hidden_layers in config.json is '4', no whole number above 0"),
+        (edit_text(num_attention_heads=0), "num_attention_heads in config.json is 0, no whole number above 0"),
+        (
+            edit_config("preprocessor_config.json", size={"shortest_edge": 3136, "longest_edge": 0}),
+            "size of its image processor is 3136 to 0 pixels",
+        ),
         (edit_text(layer_types=["full_attention"] * 3 + ["sliding_attention"], sliding_window=16), "sliding-window"),
         (
             edit_text(use_sliding_window=True, sliding_window=16, max_window_layers=2, layer_types=None),

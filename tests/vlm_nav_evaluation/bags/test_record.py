@@ -31,7 +31,7 @@ def test_the_same_command_makes_the_same_frames_and_labels(tmp_path: Path, capsy
         arguments = ["record", "--out", str(tmp_path / name), "--frames", "5", "--size", "112", "--difficulty", "easy",
                      "--form", "1"]  # fmt: skip
         assert main(arguments) == 0
-    assert "5 frames of 1 rooms" in capsys.readouterr().out
+    assert "5 frames of 1 room," in capsys.readouterr().out
     first, second = frames_of(tmp_path / "a"), frames_of(tmp_path / "b")
     assert first == second and len(first) == 5
     assert all(item.label is not None and item.instruction.startswith("find the ") for item in first)

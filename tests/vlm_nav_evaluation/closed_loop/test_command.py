@@ -56,6 +56,7 @@ def test_a_target_named_by_its_hub_name_decides_the_guide(hub: Path, tiny_draft:
         (("--max-actions", "0"), "give at least 1"),
         ((), "does not exist; give the path of a model's folder"),
         (("--seeds", "9-3"), "argument --seeds: '9-3' is no seed and no range"),
+        (("--seeds", "0-999999999"), "argument --seeds: '0-999999999' has more than 100,000 rooms"),
         (("--models", ","), "argument --models: ',': give one or more of target,draft"),
         (("--camera-pitch-deg=nan",), "argument --camera-pitch-deg: 'nan': give numbers from -45 to 45, with commas"),
     ],

@@ -145,6 +145,7 @@ def test_the_target_decides_whether_prompts_explain_the_robot(
     [
         (("--modes", "warp"), "give one or more of cloud,edge,sd,fsd"),
         (("--rtt-ms", "-1"), "give milliseconds from 0 to 10000"),
+        (("--skip", "99"), "no frame was evaluated: skip 99 passes over all "),
         (("--skip", "-1"), "skip -1 is outside 0 to any"),
         (("--link", "string"), "unknown link 'string'; links.json has wifi"),
         (("--drafting", "branches=-1"), "branches -1 is outside 0 to any"),

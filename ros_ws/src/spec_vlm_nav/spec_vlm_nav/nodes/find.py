@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import signal
@@ -19,6 +18,7 @@ from rclpy.utilities import remove_ros_args
 from spec_vlm_nav.client import GoalEnd, Outcome, Progress, Request, instruction_of
 from spec_vlm_nav.nodes.goal_client import GoalClient
 from spec_vlm_nav.transcript import Transcript, closing_words
+from speculation.settings import CommandLine
 
 CLEAR_LINE = "\r\x1b[2K"
 
@@ -66,7 +66,7 @@ class Screen:
 
 def arguments_of(words: Sequence[str]) -> Request:
     """Return the request of a command line. Ends the process, with a message, for one that is wrong."""
-    parser = argparse.ArgumentParser(prog="find", description=__doc__)
+    parser = CommandLine(prog="find", description=__doc__)
     parser.add_argument("what", nargs="+", help='such as "the red ball"; any wording; "find" is put before a bare name')
     parser.add_argument("--time", type=float, default=0.0, metavar="S", help="time allowance; default: that of vlm_nav")
     parser.add_argument("--max-actions", type=int, default=0, metavar="N", help="most actions; 0: no limit but time")
