@@ -50,7 +50,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     Raises StartError, naming the file and the setting, for one that is unknown, of another type or outside its limits.
     """
     try:
-        held = yaml.safe_load(path.read_text(encoding="utf-8"))
+        held = yaml.load(path.read_text(encoding="utf-8"), _Names)
         return read_values(ServerConfig, held if held is not None else {})
     except (OSError, UnicodeDecodeError) as error:
         raise StartError(f"--config {path} cannot be read: {error}") from None
@@ -58,6 +58,18 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise StartError(f"--config {path} is no YAML: {' '.join(str(error).split())}") from None
     except ValueError as error:
         raise StartError(f"--config {path}: {error}") from None
+
+
+class _Names(yaml.SafeLoader):
+    """Reads names with values as `yaml.safe_load`, which takes the last one of a name that stands there twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return the values by their names. Raises yaml.YAMLError for a name that stands there twice."""
+        names = [key.value for key, _ in node.value]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise yaml.MarkedYAMLError(problem=f"{twice[0]!r} stands there twice", problem_mark=node.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 class Target(Settings, frozen=True):
@@ -274,6 +286,11 @@ class Monitoring(Settings, frozen=True):
     log_format: Annotated[
         Literal["text", "json"], Meta(description="lines for people, or a JSON object a line for machines")
     ] = "text"
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        if not self.http_bind.strip("[]"):  # a socket would take it for all addresses
+            raise StartError("--http-bind is empty; give an address, or leave it out for this machine alone")
 
 
 class ChatApi(Settings, frozen=True):

@@ -20,6 +20,7 @@ from typing import Literal
 
 from cloud_verifier.limits import Rate
 from cloud_verifier.sessions import Session
+from cloud_verifier.start_error import StartError
 from speculation.text import printable
 
 _log = logging.getLogger("cloud_verifier")
@@ -45,12 +46,15 @@ def start_logging(file: Path | None, log_format: LogFormat = "text", replica: st
 
     `replica` is which one of a cluster logs: all of a machine share one stderr, so each of its lines has its name.
 
-    Raises OSError for a file that cannot be written.
+    Raises StartError for a file that cannot be written.
     """
     handler: logging.Handler = logging.StreamHandler()
     if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handler = RotatingFileHandler(file, maxBytes=FILE_BYTES, backupCount=FILES, encoding="utf-8")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            handler = RotatingFileHandler(file, maxBytes=FILE_BYTES, backupCount=FILES, encoding="utf-8")
+        except OSError as error:
+            raise StartError(f"--log-file {file}: {error.strerror or error}") from None
     whose = f" {replica}".replace("%", "%%") if replica else ""
     text = LineFormatter(f"%(asctime)s %(levelname)s %(name)s{whose}: %(message)s")
     handler.setFormatter(JsonFormatter(replica) if log_format == "json" else text)

@@ -33,7 +33,9 @@ def make_keys(folder: Path, client: str = "client") -> list[Path]:
     Raises StartError for a bad or taken client name, or a folder that cannot be written.
     """
     if not ROBOT_NAME.fullmatch(client) or client in (SERVER, NEXT):
-        raise StartError(f"--client {client!r}: use letters, digits, - and _, and not {SERVER!r} or {NEXT!r}")
+        raise StartError(
+            f"--client {client[:80]!r}: use at most 64 letters, digits, - and _, and not {SERVER!r} or {NEXT!r}"
+        )
     if (folder / f"{client}{SECRET}").exists():
         raise StartError(f"--keys {folder}: {client!r} has a key already; pass --client NAME for another robot")
     with _writing(folder):

@@ -8,6 +8,7 @@ import signal
 import time
 from contextlib import ExitStack, closing
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloud_verifier.config import ServerConfig, StartError
@@ -17,6 +18,7 @@ from cloud_verifier.monitoring.health import VerifierHealth
 from cloud_verifier.monitoring.http_server import pages_served
 from speculation.language.grammar import grammars_of
 from speculation.pass_cost import COST_FILE, CostProfile, load_cost_profile
+from speculation.trace import Trace
 from speculation.vlm.settings import RAW, ModelSettings
 
 if TYPE_CHECKING:
@@ -77,8 +79,10 @@ def _serve(
     from cloud_verifier.security import public_key
     from cloud_verifier.server import Server
     from cloud_verifier.sessions import check_welcome
-    from speculation.trace import Trace
 
+    trace, trace_file = Trace(), config.monitoring.trace
+    if trace_file is not None:
+        _write(trace, trace_file)  # an empty one: where none can be written is said now, and not after a day
     try:
         vlm, engine, server_draft = load_engines(config)
         compile_grammars(engine.model)
@@ -86,11 +90,11 @@ def _serve(
     except (RuntimeError, AssertionError) as error:  # what torch raises: no such device, no such memory
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise StartError(f"--device {config.model.device}: {reason}") from None
-    trace = Trace() if config.monitoring.trace is not None else None
     measured = find_cost(config, vlm) if not profile.verify_s else None  # declared times are not the machine's
     costs = (measured.cost, measured.encoding) if measured else ()
     machine = Machine(engine, server_draft, profile, *costs)
-    server = Server(machine, config, frontend, time.monotonic, figures, trace, member, THREADS)
+    kept = trace if trace_file is not None else None
+    server = Server(machine, config, frontend, time.monotonic, figures, kept, member, THREADS)
     info = engine.model
     health.describe(
         model=info.name, fingerprint=info.fingerprint, layers=info.num_layers, exit_layers=list(info.exit_layers),
@@ -107,8 +111,15 @@ def _serve(
         list(info.exit_layers) or "none", config.model.dtype, config.model.device, frontend.address, profile.name,
     )  # fmt: skip
     server.run(config.monitoring.hang_s)
-    if trace is not None and config.monitoring.trace is not None:
-        trace.write(config.monitoring.trace)
+    if trace_file is not None:
+        _write(trace, trace_file)
+
+
+def _write(trace: Trace, file: Path) -> None:
+    try:
+        trace.write(file)
+    except OSError as error:
+        raise StartError(f"--trace {file}: {error.strerror or error}") from None
 
 
 def load_engines(config: ServerConfig) -> tuple[Vlm, VlmEngine, ServerDraft | None]:

@@ -186,7 +186,7 @@ def add_flags(
         elif field.choices:
             how["choices"] = field.choices
         else:
-            how["type"] = field.kind
+            how["type"] = path_flag if field.kind is Path else field.kind
         line.add_argument(field.flag, **how)
         if default is True:
             how = {"dest": field.name, "action": "store_false", "default": argparse.SUPPRESS, "help": "the reverse"}
@@ -224,8 +224,11 @@ def expanded(path: Path | str) -> Path:
 def path_flag(text: str) -> Path:
     """Return the path that a command line names, as `expanded`: a shell leaves the ~ of --keys=~/keys as it is.
 
-    Raises argparse.ArgumentTypeError where there is no such home folder.
+    Raises argparse.ArgumentTypeError where there is no such home folder, and for an empty text: that is what a shell
+    makes of a variable that is not set, and would be the working folder.
     """
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; give a path, or leave it out")
     try:
         return expanded(text)
     except ValueError as error:
@@ -235,7 +238,8 @@ def path_flag(text: str) -> Path:
 def read_values(struct: type[msgspec.Struct], held: Any) -> dict[str, Any]:
     """Return the settings of a struct that a file holds, by name; `-` counts as `_`, so that flags' names will do.
 
-    Raises ValueError, naming the setting, for one that is unknown, of another type or outside its limits.
+    Raises ValueError, naming the setting, for one that is unknown, stands there twice, is of another type or outside
+    its limits.
     """
     if not isinstance(held, Mapping):
         raise ValueError("holds no names with values")
@@ -246,6 +250,8 @@ def read_values(struct: type[msgspec.Struct], held: Any) -> dict[str, Any]:
         if name not in fields:
             near = difflib.get_close_matches(name, fields, 1)
             raise ValueError(f"unknown setting {key!r}" + (f"; did you mean {near[0]}?" if near else ""))
+        if name in found:
+            raise ValueError(f"{name} stands there twice; leave one of them out")
         field = fields[name]
         kind = field.kind if field.kind in (bool, int, float) else str
         if value is not None or not field.optional:
@@ -255,6 +261,8 @@ def read_values(struct: type[msgspec.Struct], held: Any) -> dict[str, Any]:
                 raise ValueError(f"{name} is {value!r}, which is no {kind.__name__}") from None
             if problem := field.problem(value):
                 raise ValueError(f"{name} {problem}")
+            if field.kind is Path and not value:
+                raise ValueError(f"{name} is empty; give a path, or leave it out")
             value = Path(value) if field.kind is Path else value
         found[name] = value
     return found

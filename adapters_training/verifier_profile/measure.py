@@ -13,8 +13,7 @@ from msgspec import Meta
 
 from adapters_training.exit_choice.timing import Timer
 from adapters_training.verifier_profile.configurations import Configuration
-from speculation.pass_cost import ImageRow
-from speculation.pass_cost import Floats, Load, PassCost
+from speculation.pass_cost import Floats, ImageRow, Load, PassCost
 from speculation.progress import progress
 from speculation.vlm.cache import KVCache
 from speculation.vlm.families import FrameProcessor

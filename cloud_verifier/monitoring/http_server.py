@@ -197,6 +197,8 @@ class _Handler(BaseHTTPRequestHandler):
         text = "pages are read by GET; the chat API, where --api-keys serves it, has paths that begin with /v1"
         self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, text, "invalid_request_error")
 
+    do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_POST
+
     def _is_early(self) -> bool:
         """Answer a request of the chat API that came before the API, or after it; False for any other."""
         if not self.server.chat_api or not f"{urlsplit(self.path).path}/".startswith("/v1/"):

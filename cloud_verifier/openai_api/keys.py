@@ -91,6 +91,8 @@ def _digest(key: str) -> bytes:
 
 def _text(file: Path) -> str:
     try:
+        if file.is_dir():
+            raise StartError(f"--api-keys {file}: it is a folder; name a file")
         mode = stat.S_IMODE(file.stat().st_mode)
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise StartError(f"--api-keys {file}: others may read it (mode {mode:04o}); run: chmod 600 {file}")
@@ -107,7 +109,7 @@ def add_key(file: Path, name: str) -> str:
     The file is its owner's alone from the start.
     """
     if not ROBOT_NAME.fullmatch(name):
-        raise StartError(f"--client {name!r}: use letters, digits, - and _")
+        raise StartError(f"--client {name[:80]!r}: use at most 64 letters, digits, - and _")
     before = _text(file) if file.exists() else ""
     if any(line.split()[:1] == [name] for line in before.splitlines()):
         raise StartError(f"--api-keys {file}: {name!r} has a key already; remove its line for another one")

@@ -167,7 +167,20 @@ def read_request(body: bytes) -> ChatRequest:
         raise refused("stream_options goes with stream: true", "stream_options")
     if None not in (request.max_tokens, request.max_completion_tokens):
         raise refused("max_tokens is the old name of max_completion_tokens; give one of the two", "max_tokens")
+    for place, message in enumerate(request.messages):
+        if message.role != "assistant" and message.content in (None, []):
+            raise refused(f"messages[{place}].content is missing; give text or parts", f"messages[{place}].content")
+    if request.response_format is not None:
+        _check_format(request.response_format)
     return request
+
+
+def _check_format(wanted: ResponseFormat) -> None:
+    """Raise ApiError for a schema or grammar that the type leaves out of use."""
+    for name, given in (("json_schema", wanted.json_schema), ("grammar", wanted.grammar)):
+        if given is not None and wanted.type != name:
+            field = f"response_format.{name}"
+            raise refused(f"{field} goes with type {name}, and the type is {wanted.type}", field)
 
 
 def _taken(held: dict[str, Any]) -> dict[str, Any]:
@@ -175,7 +188,8 @@ def _taken(held: dict[str, Any]) -> dict[str, Any]:
     for name, neutral in _NEUTRAL.items():
         if (value := held.get(name)) is not None and value not in neutral:
             raise _unsupported(name)
-    held = {name: value for name, value in held.items() if name not in (*_IGNORED, *_NEUTRAL)}
+    ignored = (*_IGNORED, *_NEUTRAL)
+    held = {name: value for name, value in held.items() if value is not None and name not in ignored}
     messages = held.get("messages")
     for place, message in enumerate(messages if isinstance(messages, list) else ()):
         for name in (*_EMPTY, *_IGNORED_OF_MESSAGE) if isinstance(message, dict) else ():

@@ -101,6 +101,9 @@ class ChatServer:
         transport, task = request.transport, asyncio.current_task()
         assert task is not None, "a handler runs in a task"
         try:
+            if not f"{request.path}/".startswith("/v1/"):  # a proxy uses one connection for several clients
+                text = "this connection is the chat API's, whose paths begin with /v1; ask for pages on another one"
+                raise ApiError(HTTPStatus.MISDIRECTED_REQUEST, text, "misdirected_request")
             client = self._tasks[task] = self._client(request)
             request["client"] = client
             if transport is not None:
@@ -112,7 +115,8 @@ class ChatServer:
             return _failed(unavailable(f"no answer within {ANSWER_S:g} s"))
         except web.HTTPException as error:
             status = HTTPStatus(error.status)
-            text = f"{request.method} {request.path[:100]}: {status.phrase}"
+            there = "there are GET /v1/models and POST /v1/chat/completions"
+            text = f"{request.method} {request.path[:100]}: {status.phrase}; {there}"
             return _failed(ApiError(status, text, status.name.lower()))
         except ConnectionError:  # the client is gone; aiohttp knows
             raise
@@ -265,4 +269,7 @@ def _failed(error: ApiError) -> web.Response:
         headers["Retry-After"] = str(math.ceil(error.retry_after_s))
     if error.status is HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
-    return web.Response(status=error.status, body=error.body, content_type=_JSON, headers=headers)
+    response = web.Response(status=error.status, body=error.body, content_type=_JSON, headers=headers)
+    if error.status is HTTPStatus.MISDIRECTED_REQUEST:
+        response.force_close()
+    return response

@@ -111,6 +111,9 @@ def test_the_settings_file_that_comes_along_names_settings_of_the_verifier(tmp_p
         ("dtype: int4", "dtype 'int4' is none of bfloat16"),
         ("- a list", "holds no names with values"),
         ("a: [", "is no YAML"),
+        ("capacity: 256\ncapacity: 512", "'capacity' stands there twice"),
+        ("max_draft: 8\nmax-draft: 9", "max_draft stands there twice"),
+        ("keys: ''", "keys is empty"),
     ],
 )
 def test_a_wrong_settings_file_is_named_with_what_is_wrong(
@@ -121,6 +124,19 @@ def test_a_wrong_settings_file_is_named_with_what_is_wrong(
     assert main(["serve", "--config", str(path), "--model", "x"]) == 2
     printed = capsys.readouterr().err
     assert printed.startswith(f"cloud_verifier: --config {path}") and sentence in printed
+
+
+@pytest.mark.parametrize("address", ["", "[]"])
+def test_pages_of_an_empty_address_would_be_everybodys(address: str) -> None:
+    with pytest.raises(StartError, match="--http-bind is empty"):
+        ServerConfig.of(Path("m"), http=0, http_bind=address, api_keys=Path("keys"))
+
+
+def test_a_log_file_that_cannot_be_written_is_named_with_its_flag(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--model", "m", "--log-file", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"cloud_verifier: --log-file {tmp_path}: Is a directory\n"
 
 
 def test_memory_is_given_as_people_write_it() -> None:

@@ -75,6 +75,6 @@ def test_a_change_of_the_servers_key_that_was_interrupted_is_ended_by_the_same_c
 
 
 def test_a_robots_name_is_no_path(tmp_path: Path) -> None:
-    for name in ("server", "server_next", "../x", "", "a b"):
-        with pytest.raises(StartError, match="--client"):
+    for name in ("server", "server_next", "../x", "", "a b", "a" * 65):
+        with pytest.raises(StartError, match="--client .*: use at most 64 letters"):
             make_keys(tmp_path, name)

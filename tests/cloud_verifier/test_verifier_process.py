@@ -116,6 +116,7 @@ def test_a_robot_takes_its_answer_along_to_a_restarted_verifier(served: Target, 
         (("--model", "MODEL", "--keys", "config"), "--keys config: "),
         (("--model", "MODEL", "--profile", "orin"), "unknown device profile 'orin'"),
         (("--model", "MODEL", "--device", "nonsense", "--bind", "tcp://127.0.0.1:*"), "device nonsense: "),
+        (("--model", "MODEL", "--bind", "tcp://127.0.0.1:*", "--trace", "README.md/x"), "--trace README.md/x: "),
         (("--model", "MODEL", "--bind", "IN USE"), "Address already in use"),
     ],
 )

@@ -108,3 +108,8 @@ def test_a_home_folder_is_put_in_and_one_that_is_not_there_is_a_sentence(monkeyp
         expanded("~nosuch/m")
     with pytest.raises(argparse.ArgumentTypeError, match=r"^~nosuch/m: there is no such home folder$"):
         path_flag("~nosuch/m")
+
+
+def test_an_empty_path_is_not_the_working_folder() -> None:
+    with pytest.raises(argparse.ArgumentError, match="--keys: it is empty"):
+        parsed("--folder", "x", "--keys", "")

@@ -69,9 +69,10 @@ def test_health_and_ready_answer_a_probe_by_status_and_a_person_by_a_sentence(
 def test_unknown_pages_name_the_known_ones_and_nothing_is_written_to(server: HttpServer) -> None:
     status, body, _ = get(server, "/")
     assert status == HTTPStatus.NOT_FOUND and "/metrics, /health, /ready, /load, /version" in body
-    with pytest.raises(HTTPError, match="405") as posted:
-        urlopen(Request(server.url + "/chat/completions", data=b"x"), timeout=60)
-    assert "begin with /v1" in json.loads(posted.value.read())["error"]["message"]
+    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+        with pytest.raises(HTTPError, match="405") as written:
+            urlopen(Request(server.url + "/chat/completions", data=b"x", method=method), timeout=60)
+        assert "begin with /v1" in json.loads(written.value.read())["error"]["message"]
 
 
 def test_metrics_hold_every_series_of_the_catalogue_and_only_numbers_of_the_server() -> None:

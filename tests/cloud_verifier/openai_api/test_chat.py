@@ -267,7 +267,7 @@ def test_other_errors_have_the_apis_form_and_status(api: Api) -> None:
     with pytest.raises(openai.NotFoundError) as absent:
         api.client.chat.completions.create(model="gpt-4o", **ask)  # type: ignore[call-overload]
     assert absent.value.code == "model_not_found" and "target" in absent.value.message
-    with pytest.raises(openai.NotFoundError):
+    with pytest.raises(openai.NotFoundError, match="there are GET /v1/models and POST /v1/chat/completions"):
         api.client.embeddings.create(model="target", input="x")
     with pytest.raises(openai.APIStatusError) as large:
         api.ask([{"role": "user", "content": "x" * (10 << 20)}])
@@ -311,6 +311,15 @@ def test_clients_that_go_at_any_place_of_a_request_leave_no_traceback(api: Api) 
     wait_for(api.is_idle)
     assert api.text(as_robot(0)) == api.truth(PROMPTS[0], jpeg(0))
     assert not any("Traceback" in line for line in api.verifier.log)
+
+
+def test_a_page_on_a_connection_of_the_chat_api_is_asked_for_again(api: Api) -> None:
+    """A proxy asks for pages on whatever connection it has open, and takes what is no key for no health."""
+    with connected(api) as connection:
+        for path, status in (("/v1/models", b" 200 "), ("/health", b" 421 ")):
+            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {api.key}\r\n\r\n".encode())
+            assert status in connection.recv(1 << 16)
+        assert not connection.recv(1), "it is closed"
 
 
 def test_json_of_a_schema_and_a_robots_answer(api: Api) -> None:

@@ -46,6 +46,8 @@ def test_a_file_that_cannot_be_used_is_named_with_its_line(tmp_path: Path, text:
 def test_a_file_that_others_may_read_or_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="chmod 600"):
         ApiKeys(written(tmp_path / "keys", f"alice {LONG}", 0o640), None)
+    with pytest.raises(StartError, match="it is a folder; name a file$"):
+        ApiKeys(tmp_path, None)
     with pytest.raises(StartError, match="No such file"):
         ApiKeys(tmp_path / "none", None)
 

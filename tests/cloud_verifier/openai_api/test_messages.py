@@ -29,6 +29,7 @@ def test_what_people_send() -> None:
     request = read_request(body(stop="a", stream=True, stream_options={"include_usage": True}, user="x", seed=-5))
     assert request.stops == ("a",) and request.includes_usage and request.seed == -5
     assert read_request(body(stop=["", "b"])).stops == ("b",)
+    assert read_request(body(seed=None, n=None, verbosity=None)).seed is None, "null is left out, whatever its name"
     returned: dict[str, Any] = {"role": "assistant", "content": "so", "refusal": None, "annotations": [], "audio": None}
     assert read_request(body(messages=[returned | {"function_call": None, "tool_calls": None}, *SAID])).messages[1:]
     parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:,", "detail": "low"}}]
@@ -53,6 +54,10 @@ def test_what_people_send() -> None:
         (body(tools=[{"type": "function"}]), "tools", "not supported"), (body(top_p=0), "top_p", "> 0"),
         (body(stream_options={}), "stream_options", "goes with stream"), (body(stop=["a"] * 5), "stop", "length"),
         (body(max_tokens=5, max_completion_tokens=5), "max_tokens", "one of the two"),
+        (body(messages=[{"role": "user"}]), "messages[0].content", "missing"),
+        (body(messages=[{"role": "system", "content": []}, *SAID]), "messages[0].content", "missing"),
+        (body(response_format={"type": "text", "json_schema": {"schema": {}}}), "response_format.json_schema", "type"),
+        (body(response_format={"type": "json_schema", "grammar": "x"}), "response_format.grammar", "is json_schema"),
     ],
 )  # fmt: skip
 def test_what_is_refused_has_its_field_and_one_sentence(sent: bytes, param: str, says: str) -> None:
