@@ -67,6 +67,14 @@ def test_interfaces_that_settings_name_must_be_there(
     assert words in lines[0].message
 
 
+@pytest.mark.parametrize("domain", ["233", "-1", "mine"])
+def test_a_domain_without_ports_is_named_before_a_middleware_ends_the_process(domain: str) -> None:
+    with pytest.raises(ValueError, match=f"^ROS_DOMAIN_ID is '{domain}'; give 0 to 232$"):
+        doctor.check_domain({"ROS_DOMAIN_ID": domain})
+    for known in ({}, {"ROS_DOMAIN_ID": ""}, {"ROS_DOMAIN_ID": "232"}):
+        doctor.check_domain(known)
+
+
 @pytest.mark.parametrize(
     ("free", "level"), [(10**10, Level.OK), (10**9, Level.WARN), (10**7, Level.ERROR)], ids=["much", "little", "none"]
 )

@@ -45,6 +45,7 @@ CLOCKS_S, OTHER_CLOCK_S = 0.5, 10.0
 """Clocks that are apart by more are named; stamps that are older are another clock's, and no delay."""
 SET_CLOCKS = "set both clocks by NTP"
 REFUSED_BY_LOAD = (ValueError, OSError, ImportError, RuntimeError)
+MOST_DOMAIN = 232
 _UNSYNCHRONISED, _STATUS_AT = 0x40, 40
 NETWORKS = Path("/sys/class/net")
 PROFILES = ("CYCLONEDDS_URI", "FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")
@@ -91,6 +92,13 @@ def network(environment: Mapping[str, str], values: Mapping[str, str]) -> Iterat
         found.append(Status("network", Level.WARN, f"{words}SUBNET ROS_LOCALHOST_ONLY=0"))
     up = ", ".join(name for name in interfaces() if name != "lo")
     yield from found or [Status("network", Level.OK, f"interfaces {up or 'lo only'}")]
+
+
+def check_domain(environment: Mapping[str, str]) -> None:
+    """Raise ValueError for a ROS domain beyond those that have ports: a middleware may end the process for it."""
+    domain = environment.get("ROS_DOMAIN_ID") or "0"
+    if not (domain.isdecimal() and int(domain) <= MOST_DOMAIN):
+        raise ValueError(f"ROS_DOMAIN_ID is {domain!r}; give 0 to {MOST_DOMAIN}")
 
 
 def verifiers(graph: Graph, values: Mapping[str, str]) -> Iterator[Status]:

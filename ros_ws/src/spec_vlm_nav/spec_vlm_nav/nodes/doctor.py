@@ -91,14 +91,15 @@ def lines_of(graph: Graph, given: Mapping[str, str]) -> Iterator[Status]:
     yield from doctor.space(ros_home())
     yield from doctor.network(os.environ, values)
     try:
+        doctor.check_domain(os.environ)
         if not rclpy.ok():
             # ROS would take camera:=X of the command line for a remapping.
             rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
         node = Doctor(graph, values)
     except Exception as error:
-        # Whatever a middleware raises for settings of its own that it cannot use.
+        # Also whatever a middleware raises for settings of its own that it cannot use.
         words = " ".join(str(error).split())[:300]
-        yield Status("ROS", Level.ERROR, f"{words}: correct RMW_IMPLEMENTATION and its settings")
+        yield Status("ROS", Level.ERROR, f"{words}: correct ROS_DOMAIN_ID, RMW_IMPLEMENTATION or its settings")
         yield from doctor.verifiers(graph, values)
         return
     executor = SingleThreadedExecutor()
