@@ -52,9 +52,9 @@ WITHOUT = {
     "longer trees": "extend=off",
     "interruption": "interrupt=off",
     "predicted ends": "stop_below=0",
-    "effort 1": "effort=1",
-    "effort 0.5": "effort=0.5",
-    "effort 0": "effort=0",
+    "effort at most": "effort=1",
+    "effort halved": "effort=0.5",
+    "effort at least": "effort=0",
 }
 """`full` with one technique off, as `--drafting` takes it. Without a queue of branches best_first needs one.
 

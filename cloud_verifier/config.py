@@ -60,7 +60,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise StartError(f"--config {path}: {error}") from None
 
 
-class _Names(yaml.SafeLoader):
+class _Names(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
     """Reads names with values as `yaml.safe_load`, which takes the last one of a name that stands there twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -69,7 +69,7 @@ class _Names(yaml.SafeLoader):
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise yaml.MarkedYAMLError(problem=f"{twice[0]!r} stands there twice", problem_mark=node.start_mark)
-        return super().construct_mapping(node, deep)
+        return dict(super().construct_mapping(node, deep))
 
 
 class Target(Settings, frozen=True):
