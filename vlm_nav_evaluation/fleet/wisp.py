@@ -44,7 +44,7 @@ MIXED: dict[str, dict[str, tuple[int, ...]]] = {
 """Robots of mixed fleets, by coefficients and system: capacities that Table 2 prints, for `fcfs` WISP's."""
 MIXED_WORKLOAD = Workload(prompt=(104, 328), answer=(64, 192))
 """The paper prints no lengths. With these SLED, which computes its prefix in every pass, carries the 21 robots at 8
-tokens a second that Table 2 prints; with those of `Workload` 14, whatever its batch, its wait and its drafts."""
+tokens a second that Table 2 prints; with those of `Workload` 13, whatever its batch, its wait and its drafts."""
 MIXED_RATES = {"sled": 190.0, "appendix C": 700.0, "14B": 1400.0}
 """About how many tokens a second a mixed fleet commits, which says how long its window must be."""
 SEEDS, REQUESTS = 3, 170
