@@ -44,6 +44,7 @@ from speculation.language.prompts import Vocabulary, compose, parse_answer
 from speculation.logits_processors import Context, LogitsProcessors
 from speculation.progress import progress
 from speculation.vlm.cache import KVCache
+from speculation.vlm.folder import folder_fingerprint
 from speculation.vlm.forward import Chunk, forward, prefill
 from speculation.vlm.inputs import prepare
 from speculation.vlm.load import load_vlm
@@ -118,6 +119,22 @@ def ask(
     return [msgspec.structs.replace(frame, tasks=tasks[i]) for i, frame in enumerate(frames) if tasks[i]]
 
 
+def _compare_settings(config: AnswersConfig) -> None:
+    """Keep beside the answers what they are of. Raises ValueError where those in --out are of something else."""
+    path = config.out.with_suffix(".answers.json") if config.out.suffix == ".jsonl" else config.out / "answers.json"
+    here = {"model": folder_fingerprint(config.model), "data": str(config.data.resolve()), "camera": config.camera,
+            "questions": config.questions, "max_tokens": config.max_tokens}  # fmt: skip
+    there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else here
+    if changed := [name for name in here if there.get(name) != here[name]]:
+        name = changed[0]
+        raise ValueError(
+            f"{config.out} holds answers of other settings ({name}: {there.get(name)} there, {here[name]} now): "
+            "choose another --out, or delete it"
+        )
+    with replacing(path) as file:
+        file.write_text(json.dumps(here, indent=1) + "\n", encoding="utf-8")
+
+
 def answer_conversations(vlm: Vlm, source: ConversationFile, config: AnswersConfig) -> None:
     """Write the target's own answers to the first records of `source`, as a file of conversations, JSON lines.
 
@@ -127,6 +144,7 @@ def answer_conversations(vlm: Vlm, source: ConversationFile, config: AnswersConf
     """
     if vlm.sees_images:
         raise ValueError(f"{vlm.folder} sees images; conversations without one are for a language model alone")
+    _compare_settings(config)
     part, rows, limit = config.out.with_suffix(".part"), config.rows, config.max_tokens
     done = len(whole_lines(part))
     cache, rng = KVCache(vlm, rows, CAPACITY), random.Random(0)
@@ -181,6 +199,7 @@ def answer_walks(vlm: Vlm, data: LeRobotData, config: AnswersConfig) -> None:
     """
     out, problems = config.out, list[str]()
     (out / IMAGES).mkdir(parents=True, exist_ok=True)
+    _compare_settings(config)
     path = out / CONVERSATIONS
     asked = questions(data, config.frames, _pictures(path), Vocabulary.load(vlm.folder), problems)
     cache, unread = KVCache(vlm, 1, 1), 0
@@ -223,7 +242,9 @@ def _run(config: AnswersConfig) -> int:
     if data.suffix in (".json", ".jsonl"):
         if out.suffix != ".jsonl":
             raise ValueError(f"--out {out}: answers to conversations are one file; give a name that ends in .jsonl")
-        if not out.exists():
+        if out.exists():
+            _compare_settings(config)
+        else:
             vlm = load_vlm(config.model, resolved(config))
             source = ConversationFile(data, forbidden=tuple(vlm.tokenizer.get_added_vocab()))
             out.parent.mkdir(parents=True, exist_ok=True)
@@ -235,6 +256,7 @@ def _run(config: AnswersConfig) -> int:
     vlm = load_vlm(config.model, resolved(config))
     cache = KVCache(vlm, config.rows, CAPACITY)
     out.mkdir(parents=True, exist_ok=True)
+    _compare_settings(config)
     # every shard gives a few frames, so that they come from as many rooms as there are
     share = -(-config.frames // len(paths))
     for path in progress(paths, unit="shard", desc="answers"):

@@ -62,7 +62,7 @@ def test_a_frame_with_answers_is_packed_as_it_was_asked(tmp_path: Path, order: R
 
 
 def test_a_language_model_answers_a_file_of_conversations_and_goes_on_after_a_kill(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tiny_text_model(tmp_path / "llama")
     asked, out = chats(tmp_path / "chat.json", 7), tmp_path / "answers.jsonl"
@@ -82,8 +82,13 @@ def test_a_language_model_answers_a_file_of_conversations_and_goes_on_after_a_ki
     other.with_suffix(".part").write_text("".join(lines[:4]) + lines[4][:9])
     assert main([*command, "--out", str(other)]) == 0
     assert other.read_text() == whole and not other.with_suffix(".part").exists()
+    other_model = tiny_text_model(tmp_path / "another", seed=1)
     monkeypatch.setattr("adapters_training.answers.load_vlm", None)
     assert main([*command, "--out", str(other)]) == 0
+    capsys.readouterr()
+    assert main([*command, "--out", str(other), "--model", str(other_model)]) == 2
+    assert f"{other} holds answers of other settings (model: " in capsys.readouterr().err
+    assert other.read_text() == whole
 
 
 @pytest.mark.parametrize(
