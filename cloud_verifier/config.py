@@ -50,7 +50,9 @@ def read_settings(path: Path) -> dict[str, Any]:
     Raises StartError, naming the file and the setting, for one that is unknown, of another type or outside its limits.
     """
     try:
-        held = yaml.load(path.read_text(encoding="utf-8"), _Names)
+        text = path.read_text(encoding="utf-8")
+        _refuse_repeated(yaml.compose(text, yaml.SafeLoader))
+        held = yaml.safe_load(text)
         return read_values(ServerConfig, held if held is not None else {})
     except (OSError, UnicodeDecodeError) as error:
         raise StartError(f"--config {path} cannot be read: {error}") from None
@@ -60,16 +62,13 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise StartError(f"--config {path}: {error}") from None
 
 
-class _Names(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
-    """Reads names with values as `yaml.safe_load`, which takes the last one of a name that stands there twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return the values by their names. Raises yaml.YAMLError for a name that stands there twice."""
+def _refuse_repeated(node: yaml.Node | None) -> None:
+    """Raise yaml.YAMLError for a name that stands twice in a mapping: `yaml.safe_load` takes the last one."""
+    if isinstance(node, yaml.MappingNode):
         names = [key.value for key, _ in node.value]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise yaml.MarkedYAMLError(problem=f"{twice[0]!r} stands there twice", problem_mark=node.start_mark)
-        return dict(super().construct_mapping(node, deep))
 
 
 class Target(Settings, frozen=True):

@@ -205,12 +205,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     for name, held in objects.items():
         if not isinstance(held, dict):
             raise ModelFolderError(f"model folder {folder}: {name} in config.json is no object; fetch it again")
-    _check_sizes(folder, config | described)
     inner, decoders = described.get("model_type"), KINDS[kind].decoders
     if decoders and inner not in decoders:
         raise ModelFolderError(
             f"model folder {folder} holds a {kind} with a decoder of type {inner!r}; known are {', '.join(decoders)}"
         )
+    _check_sizes(folder, config | described)
     return dict(config)
 
 

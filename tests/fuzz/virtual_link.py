@@ -77,6 +77,9 @@ class Wire:
     def put(self, payload: bytes, now: float) -> None:
         self._takes(payload)
 
+    def leave(self, payload: bytes) -> None:
+        self._takes(payload)
+
     def turn(self, now: float) -> Iterator[bytes]:
         while (payload := self.inbox.take()) is not None:
             yield payload

@@ -153,6 +153,7 @@ class Dog:
     def recover(self) -> None:
         """Start a bridge anew that a test has ended or left latched, and wait until it makes the robot stand."""
         self.driver.twist = None
+        time.sleep(QUIET_S)  # the last heartbeat of a bridge that has just ended would count as that of one that drives
         if not self.ready:
             self.runner.stop("go2_bridge")
             self.runner.start("go2_bridge")
