@@ -291,6 +291,8 @@ class Hostile:
                 self.begin = None
             case Fetch():
                 self.fetched = True
+            case Fault(code=FaultCode.NO_SESSION):
+                self.begin = None  # a link that was closed ends its session
             case Fault() | Welcome() | Commit() | EarlyTokens() | Features() | Busy() | Redirect() | Working():
                 raise Broken(f"the robot sent {message}")
 
