@@ -122,7 +122,8 @@ def test_the_next_verifier_of_the_list_goes_on_with_the_goal_of_one_that_hangs_a
     finally:
         os.kill(frozen, signal.SIGCONT)
     answers = steps(load(trace))
-    assert end.status == GoalStatus.STATUS_SUCCEEDED and end.result.actions_executed > 2
+    # One of the turns may have been of the goal before, which goes on until this one takes over.
+    assert end.status == GoalStatus.STATUS_SUCCEEDED and end.result.actions_executed > 1
     assert answers[-1].action == "stop" and answers[-1].whole.args["tokens"] > 0
     last = turning.observer.last
     assert last["navigation_action"].source == CLOUD_VERIFIED
