@@ -16,7 +16,7 @@ from edge_drafter import Mode
 from speculation.language.grammar import FREE
 from speculation.vlm.load import load_vlm
 from vlm_nav_evaluation.experiment import command
-from vlm_nav_evaluation.experiment.mmspec import is_mmspec, told
+from vlm_nav_evaluation.experiment.mmspec import is_mmspec, mmspec_figures
 from vlm_nav_evaluation.experiment.questions import asked_of
 from vlm_nav_evaluation.experiment.reference_answers import LIMITS, TARGET, ModelAlone, bugs, margins
 from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"flips above the limit of {LIMITS[options.dtype]:g} for {options.dtype}: {len(wrong)}")
     base = "exactness" if options.answers == FREE else f"exactness_{options.answers}"
     data: dict[str, Any] = {"tokens": count, "flips": [asdict(flip) for flip in flips]}
-    command.finish(options, base, data | told(options.frames, measured, asked, TARGET))
+    command.finish(options, base, data | mmspec_figures(options.frames, measured, asked, TARGET))
     return 1 if wrong else 0
 
 

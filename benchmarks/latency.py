@@ -20,7 +20,7 @@ from speculation.links import load_link
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.cpu_cores import add_cores
 from vlm_nav_evaluation.experiment.cpu_cores import described as on_cores
-from vlm_nav_evaluation.experiment.mmspec import is_mmspec, told
+from vlm_nav_evaluation.experiment.mmspec import is_mmspec, mmspec_figures
 from vlm_nav_evaluation.experiment.questions import warmed_up
 from vlm_nav_evaluation.experiment.run import WARM_UP, Arm
 from vlm_nav_evaluation.experiment.sockets import modes_as_arms, sockets
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> None:
     ratios = {f"{fast} against {slow}": measured.times_faster(slow, fast) for slow, fast in pairs}
     data: dict[str, Any] = {"declared_link": asdict(load_link(options.link)), "figures": figures}
     if CLOUD in figures:
-        data |= told(options.frames, measured, asked, CLOUD)
+        data |= mmspec_figures(options.frames, measured, asked, CLOUD)
     command.finish(options, "latency", data | {"paired_ratio_low_median_high": ratios}, measured)
 
 

@@ -25,7 +25,7 @@ from speculation.vlm.model import Vlm
 from vlm_nav_evaluation.experiment import command
 from vlm_nav_evaluation.experiment.cpu_cores import add_cores
 from vlm_nav_evaluation.experiment.cpu_cores import described as on_cores
-from vlm_nav_evaluation.experiment.mmspec import is_mmspec, told
+from vlm_nav_evaluation.experiment.mmspec import is_mmspec, mmspec_figures
 from vlm_nav_evaluation.experiment.questions import warmed_up
 from vlm_nav_evaluation.experiment.reference_answers import Flip, ModelAlone, bugs, margins
 from vlm_nav_evaluation.experiment.run import WARM_UP, Arm, Run
@@ -185,7 +185,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"{name}: left out, transformers fails: {why}")
     shown: dict[str, Any] = {"figures": figures, "flips": [asdict(flip) for flip in flips]}
     base = GREEDY if GREEDY in measured.answers else ALONE
-    shown |= told(options.frames, measured, asked, base, AT_PREFILL)
+    shown |= mmspec_figures(options.frames, measured, asked, base, AT_PREFILL)
     title = f"A step at round trip 0, {options.steps} frames, raw times of this machine"
     keep(plot(figures, title), command.result_name("peers", options.frames), options)
     shown["refused"] = dict(measured.refused)

@@ -88,11 +88,11 @@ class OpenToken:
 
     @property
     def part(self) -> Masses:
-        """What the edge gets with the commit to sample it from."""
+        """Return the probabilities that go with the commit, from which the edge samples the token."""
         return self._rest.part
 
     def whole(self) -> Masses | None:
-        """Return all of what it is to be sampled from; None where the edge has asked for that too often."""
+        """Return the whole distribution that the edge samples from; None where it has asked for that too often."""
         if self._fetches == MAX_FETCHES:
             return None
         self._fetches += 1

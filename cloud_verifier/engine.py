@@ -199,7 +199,7 @@ class VlmEngine(ReadsPrompts):
         self._exit_layers = frozenset(exits.layers if exits is not None else ())
         self._is_asynchronous = vlm.device.type != "cpu"
         self.draws_on_device = self._is_asynchronous
-        """Whether tokens are drawn where the logits are."""
+        """Is set where tokens are drawn on the device that holds the logits, and not on the CPU."""
         read = {*self._exit_layers, *(encoder.config.layers if encoder is not None else ())}
         self._graphs = graphs_of(vlm, self._cache, sorted(read)) if captured else None
         self._max_draft = max_draft

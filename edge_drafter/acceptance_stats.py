@@ -1,6 +1,6 @@
 """Learns from verdicts what one drafter decides by: acceptance, times, the exits' reliability, what drafting is worth.
 
-It outlives the step. Every event is told once, to `AcceptanceStats` or to the part of it that it is about.
+The statistics outlive a step. Every event is reported once, to `AcceptanceStats` or to the part of it that it is about.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class ZmqLink(StepExchange):
         super().__init__(threading.Condition(), clock, config.hello.vocabulary, why)
         self.config = config
         self.welcome: Welcome | None = None
-        """What the verifier is and takes; None before the first handshake."""
+        """Names the verifier's model and limits as its last handshake gave them; None before the first one."""
         self._greeted = False
         """Whether the verifier has answered Hello, and knows the session as far as is known here."""
         self._keys = keys = config.keys

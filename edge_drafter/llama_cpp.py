@@ -159,7 +159,7 @@ class LlamaCppModel:
         self.name, self.folder = files.weights.name, files.weights.parent
         """The name of its file, and the folder, in which what belongs to the model lies, too."""
         self.device = settings.devices[0]
-        """Where the layers are."""
+        """Names the device that the layers are on."""
         self.processor: Processor = gguf_processor(files.weights, metadata)
         self.tokenizer: Any = self.processor.tokenizer
         """The tokenizer of the file, or of its folder."""

@@ -54,7 +54,7 @@ class StepExchange(ABC):
         self._clock = clock
         self._vocabulary = vocabulary
         self.state, self.why = LinkState.CONNECTING, why
-        """How the link is now, and that as a sentence."""
+        """Say how the link is now, and why, in a sentence."""
         self.bytes_up = self.bytes_down = 0
         """Payload bytes of the steps' messages sent and received; pings and Hellos are not counted."""
         self._epoch = self._step_epoch = 0

@@ -94,7 +94,7 @@ class Place(msgspec.Struct, array_like=True):
     x: float
     y: float
     looked: list[bool] = msgspec.field(default_factory=lambda: [False] * SECTORS)
-    """Which directions some frame has shown."""
+    """Is true for every direction that some frame has shown, `SECTORS` of them from yaw 0 on."""
 
     def __post_init__(self) -> None:
         if len(self.looked) != SECTORS:
@@ -108,7 +108,7 @@ class Place(msgspec.Struct, array_like=True):
 
     @property
     def count(self) -> int:
-        """How many directions were looked into."""
+        """Return the number of directions that some frame has shown."""
         return sum(self.looked)
 
 

@@ -171,10 +171,13 @@ def _figures(stats: Sequence[DecodingStats], alone: Sequence[DecodingStats], at_
     }
 
 
-def told(
+def mmspec_figures(
     source: str, run: Run, asked: Sequence[Question], alone: str, at_prefill: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Print the figures of `counted` where a source is in this form, and return them as a result keeps them."""
+    """Print the figures of `counted` for a source in MMSpec's form, and return them as a result keeps them.
+
+    Returns an empty dictionary, and prints nothing, for any other source.
+    """
     if not is_mmspec(source):
         return {}
     found = counted(run, asked, alone, at_prefill)

@@ -62,7 +62,7 @@ LINK = {
 
 
 class Host(Protocol):
-    """What outlives a goal: the node."""
+    """Is the node that a goal runs in, with all that outlives the goal."""
 
     config: NavigatorConfig
     monitor: LinkMonitor
@@ -74,7 +74,7 @@ class Host(Protocol):
 
     @property
     def decoder(self) -> EdgeDecoder:
-        """The edge's decoder."""
+        """Return the edge's decoder."""
 
     def get_logger(self) -> Any:
         """Return the node's logger."""
