@@ -143,7 +143,7 @@ class LlamaCppModel:
     """A GGUF file's weights, its eyes where it has any, and what belongs to them. Holds no state of a step."""
 
     repetition_penalty = 1.0
-    """A GGUF file asks for none."""
+    """Is no penalty: a GGUF file asks for none."""
 
     def __init__(self, files: GgufFiles, settings: ModelSettings) -> None:
         """Load the files. Weights stay as the file has them; keys, values and attention are in 16 bits where
@@ -164,7 +164,7 @@ class LlamaCppModel:
         self.tokenizer: Any = self.processor.tokenizer
         """The tokenizer of the file, or of its folder."""
         self.vocabulary = len(self.tokenizer)
-        """To which logits are cut."""
+        """Is the number of tokens to which logits are cut."""
         self.fingerprint = gguf_fingerprint(files)
         self.tokenizer_fingerprint = tokenizer_fingerprint(self.processor.tokenizer)
         library = self.library = _library()

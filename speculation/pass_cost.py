@@ -182,7 +182,7 @@ class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class ImageRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A frame of one size, with a prompt."""
+    """Holds what was measured with a frame of one size and a prompt. Times are in seconds."""
 
     height: int
     """Pixels."""
@@ -191,11 +191,11 @@ class ImageRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     prompt_tokens: int
     """Tokens of image and words."""
     encode_s: float
-    """The vision tower."""
+    """Is the time of the vision tower."""
     prefill_s: float
-    """Image and words through the decoder, without the vision tower."""
+    """Is the time of image and words in the decoder, without the vision tower."""
     predicted_s: float
-    """What the fitted cost predicts of the prefill."""
+    """Is the time of the prefill as the fitted cost predicts it."""
 
 
 class CostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -209,7 +209,7 @@ class CostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     threads: int
     machine: str
     clock: str
-    """Which seconds were counted: those of the wall or of the processor."""
+    """Names the clock that seconds were counted by: that of the wall or of the processor."""
     longest: int
     """Tokens of the longest row that was measured, cached ones included."""
     runs: int

@@ -65,7 +65,7 @@ class _PipeHandler(logging.Handler):
 def _serve(router: RouterSocket, pipe: Pipe[ToFrontend]) -> None:
     """Carry mail until the engine closes the frontend. Raises Closed where the engine is gone."""
     known: set[bytes] = set()
-    """The peers that the engine may send to."""
+    """Names the peers that the engine may send to."""
     alive_at = keys_at = 0.0
     while True:
         full = pipe.backlog > 0

@@ -32,11 +32,12 @@ PAUSE_S, CLOSE_S = 1.0, 3.0
 
 
 class ApiSettings(msgspec.Struct, frozen=True):
-    """What the process is given: the descriptor of its end of the socket pair, and whose requests it sends where."""
+    """Tell the process of the chat API which socket pair it has, and where requests go."""
 
     connections: int
+    """Is the file descriptor of its end of the socket pair."""
     address: str
-    """The verifier's, or the gateway's."""
+    """Is the ZeroMQ address of the verifier, or of a cluster's gateway."""
     config: ServerConfig
 
 

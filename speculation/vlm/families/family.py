@@ -108,9 +108,9 @@ class Family:
     vision: ClassVar[tuple[str, ...]] = ()
     """Where the parts are that see; without any it is a language model alone."""
     tower: ClassVar[str] = ""
-    """Where the vision tower's layers are, between which its work can be given up."""
+    """Is the path to the vision tower's layers in the model, between which its work can be given up."""
     processor: ClassVar[type[FrameProcessor] | None] = None
-    """What prepares frames; None for a language model alone."""
+    """Is the class that prepares frames; None for a language model alone."""
     decoders: ClassVar[tuple[str, ...]] = ()
     """The model_type that text_config may have; empty: any, as the family has one decoder only."""
     uses_mrope: ClassVar[bool] = False

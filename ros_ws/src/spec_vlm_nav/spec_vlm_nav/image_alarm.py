@@ -61,7 +61,7 @@ class ImageAlarm:
         self._every, self._swap, self._warn, self._clock = every, swap, warn, clock
         self._lock = threading.Lock()
         self.test: threading.Thread | None = None
-        """The latest swap test."""
+        """Is the thread of the latest swap test."""
         self._forget()
 
     def _forget(self) -> None:
