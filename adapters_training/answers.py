@@ -120,19 +120,33 @@ def ask(
 
 
 def _compare_settings(config: AnswersConfig) -> None:
-    """Keep beside the answers what they are of. Raises ValueError where those in --out are of something else."""
-    path = config.out.with_suffix(".answers.json") if config.out.suffix == ".jsonl" else config.out / "answers.json"
-    here = {"model": folder_fingerprint(config.model), "data": str(config.data.resolve()), "camera": config.camera,
-            "questions": config.questions, "max_tokens": config.max_tokens}  # fmt: skip
-    there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else here
+    """Keep beside the answers what they are of. Raises ValueError where those in --out are of something else.
+
+    Answers beside which nothing is kept, as an older version left them, are gone on with.
+    """
+    out = config.out
+    if out.suffix == ".jsonl":
+        path, answered = out.with_suffix(".answers.json"), [out, out.with_suffix(".part")]
+    else:
+        path, answered = out / "answers.json", [*shards(out), out / CONVERSATIONS]
+    here = {name: getattr(config, name) for name in ("dtype", "generation", "min_pixels", "max_pixels", "camera",
+                                                     "questions", "max_tokens")}  # fmt: skip
+    here |= {"model": folder_fingerprint(config.model, config.quantisation), "data": config.data.name}
+    if not any(each.exists() for each in answered):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write_text(json.dumps(here, indent=1) + "\n", encoding="utf-8")
+        return
+    try:
+        there = dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else here
+    except (ValueError, TypeError):
+        raise ValueError(f"{path} does not say what the answers are of: choose another --out") from None
     if changed := [name for name in here if there.get(name) != here[name]]:
         name = changed[0]
         raise ValueError(
-            f"{config.out} holds answers of other settings ({name}: {there.get(name)} there, {here[name]} now): "
+            f"{out} holds answers of other settings ({name}: {there.get(name)} there, {here[name]} now): "
             "choose another --out, or delete it"
         )
-    with replacing(path) as file:
-        file.write_text(json.dumps(here, indent=1) + "\n", encoding="utf-8")
 
 
 def answer_conversations(vlm: Vlm, source: ConversationFile, config: AnswersConfig) -> None:
@@ -144,7 +158,6 @@ def answer_conversations(vlm: Vlm, source: ConversationFile, config: AnswersConf
     """
     if vlm.sees_images:
         raise ValueError(f"{vlm.folder} sees images; conversations without one are for a language model alone")
-    _compare_settings(config)
     part, rows, limit = config.out.with_suffix(".part"), config.rows, config.max_tokens
     done = len(whole_lines(part))
     cache, rng = KVCache(vlm, rows, CAPACITY), random.Random(0)
@@ -199,7 +212,6 @@ def answer_walks(vlm: Vlm, data: LeRobotData, config: AnswersConfig) -> None:
     """
     out, problems = config.out, list[str]()
     (out / IMAGES).mkdir(parents=True, exist_ok=True)
-    _compare_settings(config)
     path = out / CONVERSATIONS
     asked = questions(data, config.frames, _pictures(path), Vocabulary.load(vlm.folder), problems)
     cache, unread = KVCache(vlm, 1, 1), 0
@@ -237,26 +249,24 @@ def _run(config: AnswersConfig) -> int:
     data, out = config.data, config.out
     if is_lerobot(data):
         walks = LeRobotData(data, config.camera)
+        _compare_settings(config)
         answer_walks(load_vlm(config.model, resolved(config)), walks, config)
         return 0
     if data.suffix in (".json", ".jsonl"):
         if out.suffix != ".jsonl":
             raise ValueError(f"--out {out}: answers to conversations are one file; give a name that ends in .jsonl")
-        if out.exists():
-            _compare_settings(config)
-        else:
+        _compare_settings(config)
+        if not out.exists():
             vlm = load_vlm(config.model, resolved(config))
             source = ConversationFile(data, forbidden=tuple(vlm.tokenizer.get_added_vocab()))
-            out.parent.mkdir(parents=True, exist_ok=True)
             answer_conversations(vlm, source, config)
         return 0
     paths = shards(data)
     if not paths:
         raise FileNotFoundError(f"no training data in {data}: run 'python -m adapters_training data' first")
+    _compare_settings(config)
     vlm = load_vlm(config.model, resolved(config))
     cache = KVCache(vlm, config.rows, CAPACITY)
-    out.mkdir(parents=True, exist_ok=True)
-    _compare_settings(config)
     # every shard gives a few frames, so that they come from as many rooms as there are
     share = -(-config.frames // len(paths))
     for path in progress(paths, unit="shard", desc="answers"):

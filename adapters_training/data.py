@@ -92,7 +92,9 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Settings of the command that makes frames."""
 
     out: Annotated[Path, Meta(description="folder for the shards; those that exist are kept")]
-    scenes: Annotated[int, Meta(ge=1, description=f"rooms, in whole shards of {SCENES_PER_SHARD}")] = 1000
+    scenes: Annotated[
+        int, Meta(ge=1, description=f"how many rooms are made, in whole shards of {SCENES_PER_SHARD}")
+    ] = 1000
     frames_per_scene: Annotated[int, Meta(ge=1, description="frames of each room")] = 24
     first_seed: Annotated[int, Meta(ge=0, description="of the first room")] = 100_000
     held_out: Annotated[bool, Meta(description=f"take seeds from {HELD_OUT_SEED} on")] = False

@@ -133,9 +133,10 @@ def read(model: Any, batch: Batch, image_tokens: Tensor, after: Sequence[int] | 
 
 
 def word_losses(model: Any, batch: Batch, hidden: Tensor, teacher: Any) -> tuple[Tensor, float, float]:
-    """Return the loss of the words, and the accuracies on all tokens and on heavy (action) tokens.
+    """Return the loss of the words, in nats, and the accuracies (0 to 1) on all tokens and on heavy (action) tokens.
 
-    `hidden` are the states after the last layer. With a teacher it is 0.3 cross-entropy + KL(teacher || model).
+    `hidden` [B, N, hidden] are the states after the last layer. With a teacher, another such model, the loss is
+    0.3 cross-entropy + KL(teacher || model).
     """
     select = batch.labels != IGNORE
     labels, weights = batch.labels[select], batch.weights[select]
@@ -163,10 +164,13 @@ class Probes(nn.Module):
 
 
 def compute(model: Any, batch: Batch, probes: Probes, teacher: Any = None, has_words: bool = True) -> Losses:
-    """One training forward; without words it goes through the lower layers only: twice the questions per second."""
+    """Run one training forward; without words it goes through the lower layers only: twice the questions per second.
+
+    `teacher` is as in `word_losses`. Without words their loss and both of their accuracies are 0.
+    """
     image_tokens = see(model, batch.pixels)
     depth = len(model.model.language_model.layers)
-    wanted = sorted({probes.place_layer, probes.asked_layer, *[depth] * has_words})
+    wanted = sorted({probes.place_layer, probes.asked_layer} | ({depth} if has_words else set()))
     states = dict(zip(wanted, read(model, batch, image_tokens, wanted), strict=True))
     words, accuracy, action_accuracy = batch.weights.new_zeros(()), 0.0, 0.0
     if has_words:

@@ -5,7 +5,8 @@ may be several verifiers, and one may send the robot to another (`edge_drafter.v
 connection there, and a step under way begins again behind what was committed. A verifier that is full (`Busy`) is asked
 for nothing, neither a session nor a step, before the time that it names.
 It decodes small messages about the connection only; those of a step wait, bounded, for the thread that decodes it.
-Declared conditions (`speculation.links`) hold for every message, Hellos and pings too, each way.
+Declared conditions (`speculation.links`) hold for every message, Hellos and pings too, each way, but for the
+last one, by which a link that is closed ends its session.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ EVENTS = (
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 )
-LEAVE_MS = 200
+FAREWELL_MS = 200
+"""Milliseconds for which closing a connection waits for its last message to leave."""
 NEXT_KEY_S = 0.2
 """How soon after a handshake that failed the next server key is tried."""
 TRIM_S = 0.5
@@ -152,9 +153,9 @@ class LinkSocket:
     def leave(self, payload: bytes) -> None:
         """Send a last payload at once, where a verifier is connected; declared conditions do not delay it.
 
-        Closing the socket waits for it, LEAVE_MS at most.
+        Closing the socket waits for it, `FAREWELL_MS` at most.
         """
-        self._socket.linger = LEAVE_MS
+        self._socket.linger = FAREWELL_MS
         with contextlib.suppress(zmq.Again):
             self._socket.send(payload, zmq.NOBLOCK)
 

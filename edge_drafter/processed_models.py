@@ -34,7 +34,10 @@ class ProcessedModel:
         sampler: DraftSampler | None,
         digest: bytes,
     ) -> None:
-        """`max_tokens`: of an answer at most; `digest` names it as it stands where `begin` takes it up."""
+        """`max_tokens` is the most that an answer may have; `digest` names the answer where `begin` takes it up.
+
+        Without a `sampler` (None) logits are not ranked.
+        """
         self._model = model
         self._processors = processors
         self._max_tokens = max_tokens

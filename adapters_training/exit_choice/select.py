@@ -57,7 +57,7 @@ class SelectConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 @dataclass(frozen=True)
 class Selection:
-    """The best set of every size, and the one chosen among them, with one head, for these times."""
+    """Holds the best set of every size and the one that was chosen among them, with one head, for these times."""
 
     head: Head
     candidates: Candidates
@@ -122,7 +122,7 @@ def write(config: SelectConfig, files: ExitFiles, measured: Measured, selection:
 
 
 def is_declared(times: DeviceProfile) -> bool:
-    """Return whether times are not those of the measuring machine."""
+    """Return whether times are declared, and not measured here: only the profile called `raw` declares none."""
     return times.name != RAW.name
 
 

@@ -86,8 +86,17 @@ def test_a_language_model_answers_a_file_of_conversations_and_goes_on_after_a_ki
     monkeypatch.setattr("adapters_training.answers.load_vlm", None)
     assert main([*command, "--out", str(other)]) == 0
     capsys.readouterr()
-    assert main([*command, "--out", str(other), "--model", str(other_model)]) == 2
-    assert f"{other} holds answers of other settings (model: " in capsys.readouterr().err
+    assert main([*command, "--out", str(other), "--model", str(other_model)]) == 0
+    assert f"{other} holds answers of other settings (model: " not in capsys.readouterr().err  # nothing is kept there
+    for changes, sentence in (
+        (["--model", str(other_model)], "answers of other settings (model: "),
+        (["--dtype", "float32"], "answers of other settings (dtype: float64 there, float32 now)"),
+    ):
+        assert main([*command, "--out", str(out), *changes]) == 2
+        assert f"{out} holds {sentence}" in capsys.readouterr().err
+    out.with_suffix(".answers.json").write_text("3")
+    assert main([*command, "--out", str(out)]) == 2
+    assert "does not say what the answers are of" in capsys.readouterr().err
     assert other.read_text() == whole
 
 

@@ -91,6 +91,15 @@ def test_balance_keeps_its_depth_until_that_is_clearly_wrong(rtt: float, start: 
         assert abs(after - min(16.0, max(1.0, ideal))) <= 0.501 + HYSTERESIS
 
 
+def test_what_drafts_wait_in_the_verifier_is_followed() -> None:
+    controller = Controller()
+    for queue_s in [0.0] * 5 + [0.2] * 60:
+        before = controller.queue_s
+        controller.judged(4, 2, None, queue_s)
+        assert before <= controller.queue_s <= queue_s
+    assert controller.queue_s == pytest.approx(0.2, rel=0.01)
+
+
 # --- exits
 
 

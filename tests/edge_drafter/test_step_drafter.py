@@ -12,11 +12,12 @@ from msgspec.structs import replace
 
 from edge_drafter import DraftingConfig, Mode, sources_of
 from edge_drafter.answer import Answer
-from edge_drafter.step_drafter import MOST_NAMED, StepDrafter
+from edge_drafter.step_drafter import MOST_NAMED, ResidualTokens, StepDrafter
 from speculation.cancellation import Stop
 from speculation.distributions import Logits
+from speculation.sampling import DraftSampler, Split
 from speculation.trace import Kind
-from speculation.wire import ROOT, AnyMessage, Commit, Draft, EarlyTokens, begin_digest, extend_digest
+from speculation.wire import ROOT, AnyMessage, Commit, Draft, EarlyTokens, Fetch, Masses, begin_digest, extend_digest
 from tests.edge_drafter.fakes import (
     DRAFT_S,
     EOS,
@@ -219,3 +220,29 @@ def test_earlier_answers_propose_a_draft_that_costs_no_forward_and_travel_as_hin
     plain = Bench(counting(12), wrong, Weather(), DraftingConfig.of("sd"))
     assert plain.run(request(1)).stats.rounds == plain.run(request(2)).stats.rounds == first.stats.rounds
     assert [begun.hints for begun in plain.link.begun] == [[], []]
+
+
+# --- tokens that commits leave to the edge
+
+
+class Sampling(DraftSampler):
+    """Samples what a test sets: a token, or None for one that needs the tail of the distribution."""
+
+    token: int | None = None
+
+    def finish(self, digest: bytes, rest: Masses) -> int | None:
+        return self.token
+
+
+def test_a_token_that_needs_the_tail_is_fetched_once_and_its_commit_waits() -> None:
+    step, sampler = lone_step(max_tokens=8, sampling=Split(1.0)), Sampling()
+    residual, answer = ResidualTokens(sampler, step), step.answer
+    left = Commit(1, 1, 0, [1], extend_digest(answer.digest, [1]), False, rest=Masses(b"", 1.0))
+    ((commit, new),) = answer.take(left)
+    for tokens in (new, []):
+        assert residual.complete(commit, tokens) == Fetch(1, 1, answer.digest)
+    assert step.stats.fetches == 1, "the same place, asked for twice"
+    sampler.token = 3
+    assert residual.complete(commit, []) == [1, 3] and answer.tokens == [1, 3] and residual.sampled_last
+    answer.append([6])
+    assert not residual.sampled_last
