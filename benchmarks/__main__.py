@@ -67,7 +67,7 @@ PROGRAMS = {
     "robots_declared": Program("the same at the Go2's times divided by ten",
                                "benchmarks.robots --profile go2_a100_scaled"),
     "fleet": Program("many robots and one verifier: capacity, goodput, SpecEdge's pipeline",
-                     "vlm_nav_evaluation fleet all"),
+                     "vlm_nav_evaluation fleet all --seed 20000"),
     "fleet_mixed": Program("WISP's classes in one fleet", "vlm_nav_evaluation fleet wisp --mixed"),
     "fleet_parts": Program("SpecEdge's Figs. 8, 11 and 12", "vlm_nav_evaluation fleet specedge --parts --seed 20000"),
     "picospec": Program("PicoSpec's Tables 1 to 3", "benchmarks.ablation --picospec"),

@@ -38,7 +38,7 @@ class Asking(NamedTuple):
 
 
 PLAIN = Asking()
-"""Reasons first, without a guide, in form 1."""
+"""Asks for reasons first, without a guide, in prompts of form 1."""
 
 
 class SearchPrompts:

@@ -46,8 +46,8 @@ class PathGrid:
         return int(np.clip(i, 0, self.free.shape[0] - 1)), int(np.clip(j, 0, self.free.shape[1] - 1))
 
     def reachable(self, x: float, y: float) -> Mask:
-        """Return the free cells that are connected to the point's cell through free cells."""
-        _, parts = cv2.connectedComponents(self.free.astype(np.uint8))
+        """Return the free cells that are connected to the point's cell through free cells, corners included."""
+        _, parts = cv2.connectedComponents(self.free.astype(np.uint8), connectivity=8)
         connected: Mask = (parts == parts[self.cell_of(x, y)]) & self.free
         return connected
 

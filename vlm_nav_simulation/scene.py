@@ -1,4 +1,4 @@
-"""Seeded rooms: what stands where, what to find, and where the robot starts. Layout only; see `stage.py`."""
+"""Seeded rooms: what stands where, what to find, and where the robot starts. Layout only; see `mujoco_scene.py`."""
 
 from __future__ import annotations
 

@@ -90,13 +90,14 @@ class Log:
 class KnownCost(Estimator):
     """An estimator that was seeded with the cost that passes have: predictions are right."""
 
+    known = priced = True
+    """It can always predict."""
+    spread = 0.0
+    """Passes of one load take one time."""
+
     def __init__(self, setting: Setting) -> None:
         super().__init__()
         self._times = setting.times
-
-    known = priced = True
-    spread = 0.0
-    """Passes of one load take one time."""
 
     def observe(self, load: Load, seconds: float) -> None:
         """There is nothing to learn."""

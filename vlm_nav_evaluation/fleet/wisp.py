@@ -1,8 +1,9 @@
 """WISP's setting: how many robots one verifier serves at a promised token speed, and what it commits.
 
 Robots draft 50 tokens a second and ask again at once; a request violates its class where its end-to-end token speed,
-prefill and queue included, is below it. By default fleets of one class are searched for their capacity; `--mixed` has
-all four classes in one fleet, as large as the paper's capacities (its Table 2). Both pool three seeds.
+prefill and queue included, is below it. By default fleets of one class are searched for their capacity, over three
+seeds, and mixed fleets are run under several loads, with one. `--mixed` has all four classes in one fleet, as large as
+the paper's capacities (its Table 2), and three seeds.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ tokens a second that Table 2 prints; with those of `Workload` 13, whatever its b
 MIXED_RATES = {"sled": 190.0, "appendix C": 700.0, "14B": 1400.0}
 """About how many tokens a second a mixed fleet commits, which says how long its window must be."""
 SEEDS, REQUESTS = 3, 170
-"""Seeds that are pooled, and about how many requests the window of each has."""
+"""So many seeds are pooled, and the window of each has about so many requests."""
 ALLOWED = (0.01, 0.05)
 CLASSES = tuple(name for name in SERVICE_CLASSES if name != BATCH_CLASS.name)
 SEARCHED = ("responsive", "interactive")
@@ -85,7 +86,7 @@ def systems() -> dict[str, System]:
 
 
 LOOKS = ("central", "full_budget", "wisp", "fcfs", "sled", "fcfs, ahead")
-"""In the order of their colours, markers and hatches."""
+"""The plot gives its colours, markers and hatches to the systems in this order."""
 NEEDED = ("central", "full_budget")
 """What ratios are taken of."""
 MEANING = {
@@ -189,7 +190,7 @@ def mixed_run(cost: str, system: str, robots: int, seed: int, quick: bool) -> tu
 
 
 def mean_of(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the figures of a mixed fleet: means over its seeds, but the sum of the requests."""
+    """Return the figures of a fleet over its seeds: the sum of the requests, and means of all else."""
     names = ("goodput", "tokens_per_pass", "rows", "pass_s", "queue_s")
     # Under some seeds no request of a class may count.
     late = {name: [each["by_class"][name] for each in runs if name in each["by_class"]] for name in CLASSES}
@@ -208,18 +209,21 @@ def capacity_cell(setting: Setting, window: Window | None, seeds: Sequence[int],
     violations are None then, as the share that whole runs would have is not known.
     """
     seen: dict[int, list[Figures]] = {}
+    enough = ALLOWED[-1] * len(seeds)
 
     def late(runs: Sequence[Figures]) -> float:
+        """Return the share of all requests; 1 where a run was broken off, whose own share is not known."""
+        if any(each.violations > enough for each in runs):
+            return 1.0
         return sum(each.violations * each.requests for each in runs) / max(1, sum(each.requests for each in runs))
 
     def violations(robots: int) -> float:
         if robots not in seen:
             within, runs = window or window_of(robots, setting.classes, setting.workload), list[Figures]()
-            most = ALLOWED[-1] * len(seeds)
             for seed in seeds:
                 requests = replace(setting.workload, seed=seed)
-                runs.append(run(replace(setting, workload=requests), robots, seed, within, enough=most))
-                if runs[-1].violations > most:
+                runs.append(run(replace(setting, workload=requests), robots, seed, within, enough=enough))
+                if runs[-1].violations > enough:
                     break
             seen[robots] = runs
         return late(seen[robots])

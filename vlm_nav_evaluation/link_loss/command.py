@@ -147,6 +147,7 @@ class Bench:
             self._runner.wait_until(self._observer.ready, "all nodes ready", READY_LIMIT_S)
             self._ends = self._observer.send(options.instruction, 3600.0)
             self.close = stack.pop_all().close
+            """Ends all processes."""
 
     def row(self, fault: Fault, phase: Phase, hold_s: float) -> Row:
         """Wait for the phase, cause the fault, end it, and wait for the next motion."""

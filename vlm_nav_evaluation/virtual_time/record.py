@@ -137,8 +137,8 @@ class _Recorder:
 
     def step(self, question: Question) -> RecordedStep:
         target = self._models.target
-        question = replace(question, jpeg=as_sent(target, question.jpeg))
         tokens, grammar = list(self._alone.decode(question).tokens), self._alone.grammar(question.prompt)
+        question = replace(question, jpeg=as_sent(target, question.jpeg))
         penalty = target.penalty(prepare(target, question.prompt, question.jpeg).ids)
         processors = LogitsProcessors(penalty, grammar)
         root = processors.start((), self._max_tokens)

@@ -70,20 +70,27 @@ def test_ratios_compare_with_the_centralised_verifier_and_with_sled_not() -> Non
 def test_a_capacity_is_that_of_all_seeds_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seed 2 alone allows ten robots, all three together twenty, and what is late in one seed alone decides nothing."""
     late = {1: (1000, 1000), 2: (10, 20), 3: (1000, 1000)}
-    asked = list[tuple[int, int]]()
+    asked, sizes = list[tuple[int, int]](), dict.fromkeys(late, 100)
 
     def one_run(setting: Setting, robots: int, seed: int, window: Window, enough: float) -> Figures:
         assert setting.workload.seed == seed and enough == pytest.approx(3 * wisp.ALLOWED[-1])
         asked.append((robots, seed))
         good, fair = late[seed]
         share = 0.0 if robots <= good else 0.12 if robots <= fair else 1.0
-        return Figures(robots, 100, share, dict.fromkeys(CLASSES, share), 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0)
+        return Figures(
+            robots, sizes[seed], share, dict.fromkeys(CLASSES, share), 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0
+        )
 
     monkeypatch.setattr(wisp, "run", one_run)
     setting = Setting(wisp.systems()["fcfs"], wisp.times_of("appendix C"), Workload(), ("interactive",))
     found = wisp.capacity_cell(setting, Window(), range(1, 4), 0.0)
     assert found["robots"] == [10, 20] and found["figures"]["requests"] == 300
     assert found["violations"][20] == pytest.approx(0.04) and found["violations"][21] is None
+    late[1] = (11, 1000)  # beyond ten it has 12 late of 100, and seed 2 as many
+    assert wisp.capacity_cell(setting, Window(), range(1, 4), 0.0)["robots"] == [10, 11]
+    late.update({1: (1000, 1000), 2: (10, 10)})
+    sizes.update({1: 10_000})
+    assert wisp.capacity_cell(setting, Window(), range(1, 4), 0.0)["robots"] == [10, 10], "a run was broken off"
     assert (21, 3) not in asked, "the second seed has shown already that it is too many"
 
 

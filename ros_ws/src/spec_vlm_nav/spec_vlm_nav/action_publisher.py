@@ -94,7 +94,7 @@ class ActionPublisher:
         """
         step = self._next_step()
         self._body.act(asked.decision(step, action, reply))
-        return self.motion is None or self._is_taken(step)
+        return self.motion is None or self.is_taken(step)
 
     def hold(self, reason: str, end: End = End.TIMEOUT, asked: Asked | None = None, reply: Reply | None = None) -> None:
         """Stand, and publish why, once a reason; `end` is how the goal ends if that lasts."""
@@ -138,14 +138,14 @@ class ActionPublisher:
         if self.held is not None and self.held.end is end:
             self.held = None
 
-    def stand(self, reason: str) -> bool:
-        """Publish the HOLD that ends a goal and return whether the executor took it."""
+    def stand(self, reason: str) -> int:
+        """Publish the HOLD that ends a goal and return its step."""
         step = self._next_step()
         self._body.act(Decision(step, None))
         self._body.report(State.HOLDING, reason)
-        return self._is_taken(step)
+        return step
 
-    def _is_taken(self, step: int) -> bool:
+    def is_taken(self, step: int) -> bool:
         """Return whether the executor took what makes the robot stand, at the latest after `HOLD_S`.
 
         It waits although the goal was cancelled: a cancelled goal must leave a robot that stands. A dry run has no

@@ -46,6 +46,7 @@ CLOCKS_S, OTHER_CLOCK_S = 0.5, 10.0
 SET_CLOCKS = "set both clocks by NTP"
 REFUSED_BY_LOAD = (ValueError, OSError, ImportError, RuntimeError)
 MOST_DOMAIN = 232
+"""The largest ROS domain whose ports, 7400 + 250 a domain, all lie below 65536."""
 _UNSYNCHRONISED, _STATUS_AT = 0x40, 40
 NETWORKS = Path("/sys/class/net")
 PROFILES = ("CYCLONEDDS_URI", "FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")

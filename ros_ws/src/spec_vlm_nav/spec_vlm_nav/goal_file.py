@@ -60,7 +60,10 @@ def now() -> float:
 
 
 def ros_home() -> Path:
-    """Return ROS's own folder, where its logs and the running goal are kept."""
+    """Return ROS's own folder, where its logs and the running goal are kept.
+
+    Raises ValueError for a home folder that is not there.
+    """
     return expanded(os.environ.get("ROS_HOME") or "~/.ros")
 
 

@@ -149,9 +149,10 @@ class Navigator:
             self._asker.drop()
 
     def stand(self, reason: str) -> bool:
-        """End the question under way, publish a HOLD that ends the goal, and return whether the executor took it."""
-        self._asker.drop()
-        return self._publisher.stand(reason)
+        """Publish a HOLD that ends the goal, end the question under way, and return whether the executor took it."""
+        step = self._publisher.stand(reason)
+        self._asker.drop()  # behind the HOLD, which must not wait for the link
+        return self._publisher.is_taken(step)
 
     # -- the question
 
