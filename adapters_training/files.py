@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from speculation.text import first_line
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -66,8 +68,7 @@ def read_checkpoint(path: Path, advice: str) -> dict[str, Any]:
         state: Any = torch.load(path, map_location="cpu", weights_only=True)
         return dict(state.items())
     except Exception as error:  # unpickling raises whatever the bytes make it stumble over
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ValueError(f"{path} is no checkpoint ({reason}); {advice}") from None
+        raise ValueError(f"{path} is no checkpoint ({first_line(error)}); {advice}") from None
 
 
 def whole_lines(path: Path) -> list[bytes]:

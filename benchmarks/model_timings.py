@@ -26,6 +26,7 @@ from benchmarks.generation import beside_library
 from benchmarks.shapes import SHAPES, build
 from speculation.exits import ExitHeads, Head
 from speculation.progress import progress
+from speculation.text import first_line
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, encode_image, forward, prefill
 from speculation.vlm.graphs import PassGraphs, graphs_of
@@ -217,7 +218,7 @@ def run(options: argparse.Namespace) -> None:
     try:
         torch.empty(0, device=options.device)
     except (RuntimeError, AssertionError) as error:  # torch's words for: no such device
-        raise ValueError(f"--device {options.device}: {(str(error) or 'not there').splitlines()[0]}") from None
+        raise ValueError(f"--device {options.device}: {first_line(error)}") from None
     found: dict[str, dict[str, Any]] = {}
     for name in options.preset:
         found[name] = measure(build(name, options.device, options.dtype), options)

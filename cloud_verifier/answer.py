@@ -1,5 +1,5 @@
-"""Answer: the committed tokens of one step, the digest of every prefix, and what may follow: by its grammar, or by the
-edge, where a verdict leaves the next token to it."""
+"""Keeps the committed tokens of one step and the digest of every prefix, and says what may follow: by the answer's
+grammar, or by the edge, where a verdict leaves the next token to it."""
 
 from __future__ import annotations
 

@@ -63,12 +63,13 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def _refuse_repeated(node: yaml.Node | None) -> None:
-    """Raise yaml.YAMLError for a name that stands twice in a mapping: `yaml.safe_load` takes the last one."""
-    if isinstance(node, yaml.MappingNode):
-        names = [key.value for key, _ in node.value]
-        twice = [name for name in names if names.count(name) > 1]
-        if twice:
-            raise yaml.MarkedYAMLError(problem=f"{twice[0]!r} stands there twice", problem_mark=node.start_mark)
+    """Raise ValueError, naming the line, for a name that stands twice: `yaml.safe_load` takes the last one."""
+    names: list[Any] = []
+    for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+        if key.value in names:
+            line = key.start_mark.line + 1
+            raise ValueError(f"{key.value!r} stands there twice, again in line {line}; leave one of them out")
+        names.append(key.value)
 
 
 class Target(Settings, frozen=True):

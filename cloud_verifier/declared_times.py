@@ -16,12 +16,15 @@ _log = logging.getLogger("cloud_verifier")
 
 
 class DeclaredTimes:
-    """Forwards in the times of a profile; what it declares nothing of, prefills among it, takes the time it takes."""
+    """Runs forwards in the times of a profile.
+
+    What the profile declares nothing of, prefills among it, takes the time that it takes.
+    """
 
     def __init__(self, profile: DeviceProfile, wait_until: Callable[[float], None], clock: Callable[[], float]) -> None:
         """`wait_until` a moment of `clock`; it may return early where nobody wants the forward any more."""
         self._profile, self._wait_until, self._clock = profile, wait_until, clock
-        self._has_warned = False
+        self._warned = set[str]()
 
     def verify(self, engine: Engine, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
         """Run a target forward, which takes `verify_s`, layer by layer alike. One over prompts alone is not paced."""
@@ -46,8 +49,8 @@ class DeclaredTimes:
             last = self._clock()
 
     def _check(self, what: str, seconds: float, declared: float) -> None:
-        """Warn, once, where the real work takes longer than is declared."""
-        if seconds > declared and not self._has_warned:
-            self._has_warned = True
+        """Warn, once for each kind of work, where it takes longer than is declared."""
+        if seconds > declared and what not in self._warned:
+            self._warned.add(what)
             text = "%s took %.1f ms, profile %s declares %.1f ms: times are not the profile's (logged once)"
             _log.warning(text, what, seconds * 1e3, self._profile.name, declared * 1e3)

@@ -33,7 +33,7 @@ _BETTER = 0.8
 _SHAPE = 0.25
 """Weight, in passes, of a profile's shape: what passes that are all alike leave open."""
 _DRAFTS = 32
-"""Forwards, and prefills, of a draft model whose median is taken."""
+"""The median is taken of so many forwards, and of so many prefills, of a draft model."""
 _NOTHING = PassCost(0.0, 0.0, 0.0, 0.0, causal=True)
 
 

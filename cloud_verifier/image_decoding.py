@@ -74,7 +74,7 @@ class ImageDecoding:
         return finished
 
     def close(self) -> None:
-        """Begin nothing any more; jobs under way end by themselves."""
+        """Begin nothing any more; the process ends after the jobs under way, for which frames have a limit of time."""
         with self._lock:
             self._waiting.clear()
         if self._pool is not None:

@@ -376,9 +376,9 @@ class Ledger:
 
 
 def over_drafting(own: Part, expected: Part, delays: Sequence[float], rate: float) -> Worth:
-    """Return the worth of a deadline where a draft is made beside the target when it passes.
+    """Return the worth of a deadline, in seconds from now, where a draft is made beside the target when it passes.
 
-    A draft that never comes counts as one more remembered delay.
+    A deadline of 0 is going on at once. A draft that never comes counts as one more remembered delay.
 
     A pass is worth its tokens, less what the session makes of the same seconds at its `rate` (average reward; Howard,
     1960). It verifies the `expected` draft where that comes in time, else the verifier's `own`.
@@ -397,6 +397,8 @@ def over_decoding(
     alone: Part, expected: Part, gains: Sequence[float], delays: Sequence[float], price: float, decode_s: float
 ) -> Worth:
     """Return the worth of a deadline d where the step decodes, or verifies a hint, when it passes.
+
+    d is in seconds from now; 0 is going on at once. A draft that never comes counts as one more remembered delay.
 
     A renewal-reward comparison: with P = P(X <= d) for the draft's remaining delay X, a cycle commits
     P E + (1 - P) G tokens in E[min(X, d)] + P T_v + (1 - P) H seconds and P + (1 - P) n passes, where going on

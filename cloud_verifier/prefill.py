@@ -10,7 +10,7 @@ from speculation.wire import Features
 
 
 class FeatureLog:
-    """The packed features of one step's tokens, by answer position: what its robot continues its drafts from.
+    """Keeps the packed features of one step's tokens, by answer position: its robot continues its drafts from them.
 
     The prompt's last tokens stand at negative positions. A token's entry is the feature of the token before it, see
     `speculation.fed`; it is kept until the step is over, so that commits can be repeated and a robot that comes back

@@ -18,6 +18,7 @@ from cloud_verifier.monitoring.health import VerifierHealth
 from cloud_verifier.monitoring.http_server import pages_served
 from speculation.language.grammar import grammars_of
 from speculation.pass_cost import COST_FILE, CostProfile, load_cost_profile
+from speculation.text import first_line
 from speculation.trace import Trace
 from speculation.vlm.settings import RAW, ModelSettings
 
@@ -81,15 +82,14 @@ def _serve(
     from cloud_verifier.sessions import check_welcome
 
     trace, trace_file = Trace(), config.monitoring.trace
-    if trace_file is not None:
+    if trace_file is not None and not trace_file.is_file():
         _write(trace, trace_file)  # an empty one: where none can be written is said now, and not after a day
     try:
         vlm, engine, server_draft = load_engines(config)
         compile_grammars(engine.model)
         check_welcome(engine.model, config.limits.max_draft, profile.name)
     except (RuntimeError, AssertionError) as error:  # what torch raises: no such device, no such memory
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise StartError(f"--device {config.model.device}: {reason}") from None
+        raise StartError(f"--device {config.model.device}: {first_line(error)}") from None
     measured = find_cost(config, vlm) if not profile.verify_s else None  # declared times are not the machine's
     costs = (measured.cost, measured.encoding) if measured else ()
     machine = Machine(engine, server_draft, profile, *costs)

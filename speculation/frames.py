@@ -64,16 +64,17 @@ def turned(image: Image.Image) -> Image.Image:
 
     Metadata that cannot be read says nothing.
     """
-    with contextlib.suppress(Exception):  # what strangers write there makes the parser raise anything
+    if _orientation(image) != 1:
         ImageOps.exif_transpose(image, in_place=True)
     return image
 
 
 def _orientation(image: Image.Image) -> int:
     try:
-        return int(image.getexif().get(_ORIENTATION, 1))
-    except Exception:
-        return 1  # see `turned`
+        found = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # what strangers write there makes the parser raise anything
+        return 1
+    return int(found) if found in range(1, 9) else 1
 
 
 def _ended(data: bytes) -> bytes:

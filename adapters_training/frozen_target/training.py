@@ -26,6 +26,7 @@ from adapters_training.frozen_target.trainer import Dtype, F, FrozenTargetConfig
 from adapters_training.settings import Command
 from adapters_training.sources.mixture import Mixture, open_mixture
 from adapters_training.trainer import CHECKPOINT_FILE
+from speculation.text import first_line
 from speculation.vlm.families import family_of
 from speculation.vlm.folder import find_model, folder_fingerprint, read_config, stored_tensors, weight_files
 from speculation.vlm.load import load_vlm
@@ -101,8 +102,7 @@ def _special_tokens(folder: Path) -> tuple[str, ...]:
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"--target {folder}: its tokenizer does not load ({reason})") from None
+        raise ValueError(f"--target {folder}: its tokenizer does not load ({first_line(error)})") from None
     return tuple(tokenizer.get_added_vocab())
 
 

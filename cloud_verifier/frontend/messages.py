@@ -11,7 +11,7 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
-Settings = TypeVar("Settings")
+T = TypeVar("T")
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -118,6 +118,6 @@ class FrontendSettings(msgspec.Struct, frozen=True):
     """What one client may send; beyond a multiple of it its connection is ended. 0: any."""
 
 
-def given_settings(kind: type[Settings]) -> Settings:
+def given_settings(kind: type[T]) -> T:
     """Return the settings with which `supervisor.start_process` has started this process."""
     return msgspec.json.decode(sys.argv[1], type=kind, dec_hook=lambda path, text: path(text))

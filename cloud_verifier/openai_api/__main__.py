@@ -22,10 +22,10 @@ async def serve(settings: ApiSettings) -> None:
     config, link, limits = settings.config, settings.config.link, settings.config.limits
     assert config.chat_api.api_keys is not None, "there is no chat API without keys"
     keys = ApiKeys(config.chat_api.api_keys, link.keys)
-    questions = Questions(config.model_folder, limits.capacity, limits.max_draft)
+    questions = Questions(config.target.model, limits.capacity, limits.max_draft)
     home = Home(settings.address, link.keys, link.allow_plain, questions.tokenizer, questions.vocabulary)
     sessions = VerifierSessions(home, config.chat_api.api_sessions, config.quotas.sessions_per_client)
-    await ChatServer(model_name(config.model_folder), keys, questions, sessions).run(accepted(settings.connections))
+    await ChatServer(model_name(config.target.model), keys, questions, sessions).run(accepted(settings.connections))
 
 
 def main() -> int:

@@ -53,9 +53,10 @@ def chat_api_served(config: ServerConfig, address: str, pages: HttpServer | None
         return
     need("openai", "aiohttp")
     ApiKeys(file, config.link.keys)
-    process = ChatApiProcess(ApiSettings(-1, _reached(address), config))
+    folder = config.model_folder  # here, once: later the process might find another revision on the hub
+    process = ChatApiProcess(ApiSettings(-1, _reached(address), config.changed(model=folder)))
     pages.take = process.take
-    _log.info("OpenAI chat API of %s at %s/v1", model_name(config.model_folder), pages.url)
+    _log.info("OpenAI chat API of %s at %s/v1", model_name(folder), pages.url)
     try:
         yield
     finally:

@@ -39,7 +39,10 @@ class Candidate:
 
     @cached_property
     def edge_s(self) -> float:
-        """T_draft + T_network, Eq. 6: what its draft took on the edge and both ways of the link; 0 for none."""
+        """Return the seconds that its draft took on the edge and both ways of the link; 0 where there is none.
+
+        T_draft + T_network of WISP, Eq. 6.
+        """
         draft = self.step.drafts.get(self.choice.tree.round)
         return 0.0 if draft is None else draft.draft_ms / 1e3 + self.step.request.round_trip_s
 

@@ -42,7 +42,7 @@ class RowPolicy(ABC):
         self._encoded = False
         """The latest batch was an image."""
         self.latest: frozenset[int] = frozenset()
-        """Sessions whose rows ran in the latest batch that had any."""
+        """Names the sessions whose rows ran in the latest batch that had any."""
 
     @abstractmethod
     def order(self, batch: BatchBuilder, rows: Sequence[Candidate]) -> Sequence[Candidate]:

@@ -75,6 +75,7 @@ _END: Final = b"\x00"
 Mask = npt.NDArray[np.bool_]
 _Ints = npt.NDArray[np.int32]
 FAR = 1 << 20
+"""Steps that stand for a place from which no answer can be completed."""
 _LACKED: Final = {
     "": frozenset[ActionKind](),
     "TURN": frozenset(TURNS),

@@ -88,12 +88,13 @@ class View(NamedTuple):
     yaw: float
 
 
-class Place(msgspec.Struct, array_like=True):
+class Place(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """Where frames were taken near each other. Raises ValueError for another number of directions."""
 
     x: float
     y: float
-    looked: list[bool] = msgspec.field(default_factory=lambda: [False] * SECTORS)
+    """Metres, by the odometry that the views have."""
+    looked: list[bool]
     """Is true for every direction that some frame has shown, `SECTORS` of them from yaw 0 on."""
 
     def __post_init__(self) -> None:
@@ -122,6 +123,7 @@ class SearchMemory(msgspec.Struct, forbid_unknown_fields=True):
     views: list[View] = []
     places: list[Place] = []
     doors: list[tuple[float, float]] = []
+    """Where doorways were seen, in metres."""
     last: tuple[float, float] | None = None
     """Where the object was last seen, in the frame of the views; None: nowhere."""
     in_vain: int = 0
@@ -137,7 +139,7 @@ class SearchMemory(msgspec.Struct, forbid_unknown_fields=True):
         self.views.append(view)
         place = self._place_of(view)
         if place is None:
-            place = Place(view.x, view.y)
+            place = Place(view.x, view.y, [False] * SECTORS)
             self.places.append(place)
         before = place.count
         place.add(view)

@@ -10,7 +10,7 @@ import msgspec
 from speculation.sampling.distribution import Distribution
 from speculation.sampling.masses import listed, pack
 from speculation.sampling.rejection import Drawn, RejectionScheme
-from speculation.wire import MAX_DRAFT_TOKENS, MAX_IMAGE_BYTES, Draft
+from speculation.wire import MAX_DRAFT_TOKENS, MAX_IMAGE_BYTES, Draft, Masses
 
 
 class Whole(RejectionScheme, frozen=True):
@@ -34,9 +34,9 @@ class Whole(RejectionScheme, frozen=True):
         return msgspec.structs.replace(draft, whole=whole)
 
     def drawn(self, draft: Draft, vocabulary: int) -> tuple[Drawn, ...]:
+        def chance(masses: Masses, token: int) -> float:
+            ids, values = listed(masses, vocabulary)
+            return float(values[ids == token].sum()) / masses.total
+
         pairs = zip(draft.tokens, draft.whole, strict=True)
-        found = [(masses, token, *listed(masses, vocabulary)) for token, masses in pairs]
-        return tuple(
-            Drawn(float(values[ids == token].sum()) / masses.total, masses, vocabulary)
-            for masses, token, ids, values in found
-        )
+        return tuple(Drawn(chance(masses, token), masses, vocabulary) for token, masses in pairs)

@@ -210,7 +210,7 @@ class KVCache:
         scratch = max(end - self.length[row] for row, end in zip(rows, fed.ends, strict=True))
         most = blocks_for(max(fed.ends))
         count, width, number, seen = pad(len(rows), max(fed.counts), most, scratch)
-        slots = np.full((count, width), self._pool.size * BLOCK)
+        slots = np.full((count, width), self.blocks * BLOCK)
         blocks = np.full((count, number), self._tables[rows[0]][0])
         positions = np.zeros((3, count, width), dtype=np.int64)
         lengths = np.ones(count, dtype=np.int64)
@@ -288,7 +288,7 @@ class KVCache:
         # Behind a shorter row its own first block stands in: no mask keeps out another row's NaN.
         blocks = np.array([[*table[:most], *table[:1] * (most - len(table))] for table in tables])
         writes = [self._pooled(row, np.where(each, at, 0)) for row, each, at in zip(rows, real, slots, strict=True)]
-        spare = self._pool.size * BLOCK
+        spare = self.blocks * BLOCK
         # Without a mask grouped-query attention needs no copy of the keys.
         plain = slots.shape[1] == 1 and bool(visible.all())
         return np.where(real, writes, spare), blocks, positions, None if plain else visible
@@ -349,7 +349,7 @@ class KVCache:
         try:
             for place in range(used // BLOCK, blocks_for(used + count)):
                 # A row that grows where it began lies in order, as far as others let it.
-                near = table[place - 1] + 1 if place else row * self._pool.size // self.rows
+                near = table[place - 1] + 1 if place else row * self.blocks // self.rows
                 if place == len(table):
                     table.append(self._pool.take(near))
                 elif not self._pool.writable(table[place]):

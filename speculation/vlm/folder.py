@@ -313,7 +313,9 @@ def read_header(path: Path) -> bytes:
 
 
 def stored_tensors(files: Iterable[Path]) -> list[StoredTensor]:
-    """Return all tensors of the files by their headers. Raises ModelFolderError for a file without one.
+    """Return all tensors of the files by their headers.
+
+    Raises ModelFolderError for a file without one, or one that is cut off.
 
     Weights in 8 bits with scales, see `speculation.vlm.storage`, are listed as the floats that they become in memory.
     """

@@ -169,7 +169,10 @@ def run_rows(
 def run_modules(
     module: Any, hidden: Tensor, rotary: tuple[Tensor, Tensor], attend: Callable[[Tensor, Tensor, Tensor], Tensor]
 ) -> Tensor:
-    """Return what `run_rows` does of a layer whose projections are not joined, by its own modules."""
+    """Return what `run_rows` does of a layer whose projections are not joined, by its own modules.
+
+    Parts that no known family has are not computed: the load check refuses a model with them.
+    """
     own, normed = module.self_attn, module.input_layernorm(hidden)
     queries, keys, values = (
         project(normed).unflatten(-1, (-1, own.head_dim)) for project in (own.q_proj, own.k_proj, own.v_proj)

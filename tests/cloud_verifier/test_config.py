@@ -111,7 +111,7 @@ def test_the_settings_file_that_comes_along_names_settings_of_the_verifier(tmp_p
         ("dtype: int4", "dtype 'int4' is none of bfloat16"),
         ("- a list", "holds no names with values"),
         ("a: [", "is no YAML"),
-        ("capacity: 256\ncapacity: 512", "'capacity' stands there twice"),
+        ("capacity: 256\ncapacity: 512", "'capacity' stands there twice, again in line 2"),
         ("max_draft: 8\nmax-draft: 9", "max_draft stands there twice"),
         ("keys: ''", "keys is empty"),
     ],

@@ -80,6 +80,7 @@ NO_GOALS = {
     "of another id": changed(id="../../x"),
     "past negative": changed(elapsed_s=-1.0),
     "few directions": changed(record=PLACE_OF_FEW_DIRECTIONS),
+    "a place without directions": changed(record={"places": [[0.0, 0.0]]}),
     "an action without size": changed(record={"moved": [{"part": {"kind": "forward", "size": None}}]}),
     "large": b" " * (MOST_BYTES + 1),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -161,14 +162,15 @@ class QwenVL(Family):
             return super().positions(model, ids, image_token, grids)
         import torch
 
+        # transformers looks at the sum of the lengths alone, and lays other positions where images do not fit.
+        merged = model.config.vision_config.spatial_merge_size**2
+        edges = np.flatnonzero(np.diff(ids == image_token, prepend=False, append=False))
+        if (edges[1::2] - edges[::2]).tolist() != [math.prod(grid) // merged for grid in grids]:
+            count = int((ids == image_token).sum())
+            raise ValueError(f"prompt has {count} image tokens, which are not those of images of {list(grids)} patches")
         tokens = torch.from_numpy(ids)[None]
         is_image = (tokens == image_token).int()
-        try:
-            found, delta = model.model.get_rope_index(tokens, is_image, image_grid_thw=torch.tensor(grids))
-        except (RuntimeError, StopIteration):
-            raise ValueError(
-                f"prompt has {is_image.sum()} image tokens, which are not those of images of {list(grids)} patches"
-            ) from None
+        found, delta = model.model.get_rope_index(tokens, is_image, image_grid_thw=torch.tensor(grids))
         positions: Ints = found[:, 0].numpy()
         return positions, int(delta)
 

@@ -25,11 +25,11 @@ class TileFrames(FrameProcessor):
     """
 
     tiles_field: ClassVar[str]
-    """The field of the image processor with the size in pixels of the tiles that it cuts."""
+    """Names the image processor's field that holds the size of its tiles, in pixels."""
     tokens_field: ClassVar[str]
-    """The field of processor_config.json with the number of a tile's tokens."""
+    """Names the field of processor_config.json that holds how many tokens a tile takes."""
     options: ClassVar[dict[str, Any]]
-    """What the image processor is asked for besides tiles."""
+    """Holds what the image processor is asked for besides tiles."""
 
     def __init__(self, images: Any, side: int, tokens_per_tile: int) -> None:
         """`images`: one of transformers' image processors; `side`: pixels along each side of a tile."""

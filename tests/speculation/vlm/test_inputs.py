@@ -65,7 +65,10 @@ def test_a_conversation_may_be_words_alone_and_else_has_its_images_where_they_st
     assert named.ids.tolist() == robots.ids.tolist()
 
 
-@pytest.mark.parametrize("ids", [[9, 9, 1, 9, 9], [9] * 5, [9] * 3])
-def test_image_tokens_that_do_not_fit_their_image_are_refused(target: Vlm, ids: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("ids", "images"),
+    [([9, 9, 1, 9, 9], 1), ([9] * 5, 1), ([9] * 3, 1), ([1, 2], 1), ([9] * 4, 2), ([9] * 5 + [1] + [9] * 3, 2)],
+)
+def test_image_tokens_that_do_not_fit_their_images_are_refused(target: Vlm, ids: list[int], images: int) -> None:
     with pytest.raises(ValueError, match=rf"prompt has {ids.count(9)} image tokens, which are not those of images"):
-        target.family.positions(target.model, np.array(ids), 9, [(1, 4, 4)])
+        target.family.positions(target.model, np.array(ids), 9, [(1, 4, 4)] * images)

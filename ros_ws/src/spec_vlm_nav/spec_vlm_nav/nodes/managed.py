@@ -25,6 +25,7 @@ from spec_vlm_nav.nodes.parameters import settings
 from spec_vlm_nav.nodes.process import run, start_thread, steady_timer
 from spec_vlm_nav.nodes.subscriptions import Reader
 from spec_vlm_nav.parameters import MANAGED
+from speculation.text import first_line
 
 REFUSALS = (ValueError, OSError, RuntimeError)
 """What `configure` and `activate` raise for a reason of the user's, in a sentence."""
@@ -126,7 +127,7 @@ class ManagedNode(LifecycleNodeMixin, Node):
         try:
             return super()._LifecycleNodeMixin__on_change_state(request, response)
         except RuntimeError as error:
-            self.get_logger().error(f"refused: {str(error).splitlines()[0]}")
+            self.get_logger().error(f"refused: {first_line(error)}")
             response.success = False
             return response
 
