@@ -59,6 +59,8 @@ class Written:
     began: float
     cancelled: bool = False
     cancelled_at: float = math.inf
+    published_before: int = 0
+    """Decisions that were published when it was cancelled."""
     lasts: float = 0.0
     """Seconds; 0: as the world's answers do."""
 
@@ -85,6 +87,8 @@ class Written:
         return Reply(self.answer, DecodingStats(mode="edge" if self.alone else "fsd"))
 
     def cancel(self) -> None:
+        if not self.cancelled:
+            self.published_before = len(self.world.decisions)
         self.cancelled, self.cancelled_at = True, self.world.now
 
 
@@ -436,6 +440,15 @@ def test_limits_of_time_and_actions_also_bound_each_step() -> None:
     short = World([LEFT]).run(max_actions=3)
     assert (short.actions, short.end) == (3, End.OUT_OF_ACTIONS)
     assert World([AnswerLate("30 s"), DONE]).run().end is End.STOPPED
+
+
+def test_the_hold_that_ends_a_goal_goes_out_before_its_question_is_dropped() -> None:
+    before = World([LEFT])
+    before.run(max_actions=1)
+    world = World([LEFT], end_at=before.asked_at[0][0] + 0.2)
+    assert world.run().end is End.CANCELLED
+    assert world.questions[-1].cancelled and world.decisions[-1].action is None
+    assert world.questions[-1].published_before == len(world.decisions)
 
 
 def test_each_prompt_lists_what_odometry_measured_and_nothing_else() -> None:

@@ -183,6 +183,16 @@ def test_a_picture_is_turned_as_transformers_turns_it(orientation: int) -> None:
     assert np.abs(decode_jpeg(small).astype(int) - expected[::2, ::2]).mean() < 12.0
 
 
+def test_an_orientation_that_is_written_as_text_turns_nothing_in_header_and_picture() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = jpeg(smooth(40, 64), exif=exif)
+    number, text = bytes.fromhex("011200030000000100060000"), bytes.fromhex("01120002000000023600") + b"\0\0"
+    assert data.count(number) == 1 and jpeg_size(data) == (64, 40)
+    odd = data.replace(number, text)
+    assert jpeg_size(odd) == decode_jpeg(odd).shape[:2] == (40, 64)
+
+
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}, {"restart_marker_rows": 1}])
 def test_a_jpeg_without_its_end_is_read_and_one_that_was_cut_is_not(options: dict[str, Any]) -> None:
     pixels = np.random.default_rng(2).integers(0, 256, (64, 96, 3), dtype=np.uint8)
