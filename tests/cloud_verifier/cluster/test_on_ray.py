@@ -291,8 +291,10 @@ def test_when_a_replica_is_frozen_its_robots_go_on_elsewhere_and_it_comes_back(
         os.kill(frozen[0], signal.SIGSTOP)
 
     ray.get(directory.end_silent_after.remote(4.0), timeout=LIMIT_S)
-    assert losses_while(freeze, cluster.ready, robots, served)[0] >= 1
-    ray.get(directory.end_silent_after.remote(controller.HUNG_S), timeout=LIMIT_S)
+    try:
+        assert losses_while(freeze, cluster.ready, robots, served)[0] >= 1
+    finally:
+        ray.get(directory.end_silent_after.remote(controller.HUNG_S), timeout=LIMIT_S)
     eventually(lambda: not is_there(frozen[0]))
 
 
@@ -322,6 +324,8 @@ def test_when_the_directory_is_killed_robots_notice_nothing(
 def test_when_rays_head_is_killed_robots_notice_nothing(
     nodes: Nodes, cluster: Running, robots: list[ZmqLink], served: Target
 ) -> None:
+    before = {name: process_of(name) for name in cluster.ready()}
+
     def kill(_: str) -> None:
         nodes.head.kill_gcs_server()
 
@@ -331,6 +335,7 @@ def test_when_rays_head_is_killed_robots_notice_nothing(
         nodes.head.start_gcs_server()
     eventually(lambda: len(cluster.ready()) == 2)
     assert ray.get(ray.get_actor(DIRECTORY, NAMESPACE).secret.remote(), timeout=LIMIT_S)
+    assert {name: process_of(name) for name in before} == before
 
 
 @pytest.mark.ray
@@ -420,11 +425,12 @@ class Command:
 def test_on_this_machine_alone_it_serves_robots_and_the_chat_api_until_ctrl_c_ends_all(
     served: Target, keys: tuple[Path, list[Keys]], tmp_path: Path
 ) -> None:
-    """One replica is killed while robots draft and requests stream: each answer goes on at the other."""
+    """One replica is killed while robots draft and requests stream: each answer goes on at the other; it comes back."""
     file = tmp_path / "api_keys"
     key, vlm = add_key(file, "robot-0"), load_vlm(served.folder, dtype="float64")
     texts = [reader(vlm.processor.tokenizer)(tokens) for tokens in served.truths]
     alive: list[str] = []
+    killed: list[str] = []
     answers: list[str] = []
     started = Command(
         "--model", str(served.folder), "--dtype", "float64", "--capacity", "192", "--replicas", "2", "--http", "0",
@@ -455,12 +461,16 @@ def test_on_this_machine_alone_it_serves_robots_and_the_chat_api_until_ctrl_c_en
         def ask_and_kill(replica: str) -> None:
             """Ask, and kill the first robot's replica, where requests of its key are served too, amid a stream."""
             assert ask(0) == texts[0]
+            opened = re.compile(rf" {replica}: session \d+ \(robot-0\) opened: class=batch")
+            eventually(lambda: opened.search(started.log))
             alive.append(replica)
+            killed.append(replica)
             with ThreadPoolExecutor(4) as pool:
                 answers.extend(pool.map(ask, [number % len(texts) for number in range(12)]))
 
         assert losses_while(ask_and_kill, started.ready, robots, served, comes_anew=False)[0] >= 1
         assert not alive and answers == [texts[number % len(texts)] for number in range(12)]
+        eventually(lambda: started.log.count(f"replica {killed[0]} starts as process") == 2)
         os.killpg(started.process.pid, signal.SIGINT)  # a Ctrl-C reaches the whole group
         assert started.end() == 0
     for line in (r"gateway closed: [1-9]\d* robots sent to replicas", "all replicas have ended"):
