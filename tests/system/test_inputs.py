@@ -14,6 +14,7 @@ import pytest
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from nav_msgs.msg import Odometry
 from PIL import Image
+from rclpy.duration import Duration
 from rclpy.node import Node
 from sensor_msgs.msg import CompressedImage
 
@@ -46,7 +47,8 @@ class Sight:
     def give(self, data: bytes, declared: str = "jpeg", age_s: float = 0.0) -> None:
         image = CompressedImage(format=declared, data=array("B", data))
         image.header.frame_id = "front"
-        self.inputs._camera_clock = SimpleNamespace(age=lambda *_: age_s, skew=0.0, is_off=False)  # type: ignore
+        if age_s:
+            self.inputs._camera_clock = SimpleNamespace(age=lambda *_: age_s, skew=0.0, is_off=False)  # type: ignore
         self.inputs._on_image(image)
 
     def move(self, x: float) -> None:
@@ -162,11 +164,14 @@ def test_the_distance_of_a_goal_counts_no_bad_odometry(sight: Sight) -> None:
 
 def test_a_frame_that_was_on_its_way_for_long_shows_where_the_robot_was_then(sight: Sight) -> None:
     def place(age_s: float) -> PlanarPose | None:
-        sight.give(picture(), age_s=age_s)
+        image = CompressedImage(format="jpeg", data=array("B", picture()))
+        image.header.stamp = (sight.node.get_clock().now() - Duration(seconds=age_s)).to_msg()
+        sight.inputs._on_image(image)
         seen = sight.inputs.frame_after(sight.now - 2.0, 2.0)
         assert seen is not None
         return seen.place
 
+    assert place(0.0) is None, "the camera's clock is ours"
     for step in range(50):
         sight.move(0.01 * step)
     new, old = place(0.0), place(0.5)

@@ -82,7 +82,7 @@ def ends(runner: Runner, name: str, status: int) -> None:
 
 def test_all_come_up_together_one_that_died_comes_back_and_one_that_hangs_blocks_nobody(lines: Lines) -> None:
     specs = [puppet(name, takes_s="1.0" if name == "navigator" else "0.0") for name in NAMES]
-    with managed(lines, *specs, manager(), later=(manager("impatient", recovery_s="3.0"),)) as (runner, client):
+    with managed(lines, *specs, manager(), later=(manager("impatient", recovery_s="6.0"),)) as (runner, client):
         runner.wait_until(client.active, "all active", LIMIT_S)
         until(lambda: len(client.transitions) == 6, "all transitions")
         seen = client.transitions
@@ -114,7 +114,7 @@ def test_all_come_up_together_one_that_died_comes_back_and_one_that_hangs_blocks
         try:
             until(lambda: "executor is silent" in client.missing("impatient"), "missed")
             ends(runner, "impatient", 4)
-            until(lambda: "executor did not come back within 3 s" in lines.text("impatient"), "its line")
+            until(lambda: "executor did not come back within 6 s" in lines.text("impatient"), "its line")
             until(lambda: client.transitions[:2] == ["deactivate navigator", "deactivate bridge"], "others are down")
         finally:
             os.kill(runner.pid("executor"), signal.SIGCONT)

@@ -217,7 +217,6 @@ def test_a_search_in_vain_ends_as_not_found_and_its_prompts_have_what_was_search
         assert client.feedback[-1].done == ["forward large blocked"]
 
 
-@pytest.mark.usefixtures("forked_nodes")
 def test_a_verified_answer_places_the_object_in_odometrys_frame_and_a_verifier_that_hangs_ends_the_goal(
     client: Robot, lines: Lines, tmp_path: Path
 ) -> None:
@@ -229,7 +228,7 @@ def test_a_verified_answer_places_the_object_in_odometrys_frame_and_a_verifier_t
     places: list[PoseWithCovarianceStamped] = []
     client.node.create_subscription(PoseWithCovarianceStamped, "vlm_nav/sighting", places.append, 10)
     models, address = PROJECT / "models", free_address()
-    options = ("mode:=cloud", "sightings:=true", "degraded_s:=0.0", "link_lost_s:=4.0", f"verifier:={address}")
+    options = ("mode:=cloud", "sightings:=true", "degraded_s:=0.0", "link_lost_s:=8.0", f"verifier:={address}")
     given = {"target_model": str(models / "target"), "verifier": address}
     with Runner(VERIFIER_GRAPH, given, lines) as verifier, node_of(models / "draft", tmp_path / "log", *options):
         verifier.start()
@@ -243,7 +242,7 @@ def test_a_verified_answer_places_the_object_in_odometrys_frame_and_a_verifier_t
         finally:
             os.kill(verifier.pid("verifier"), signal.SIGCONT)
     assert lost.error_code == CODES.LINK_LOST
-    assert "the robot waited 4 s for it" in lost.error_msg and address in lost.error_msg, lost.error_msg
+    assert "the robot waited 8 s for it" in lost.error_msg and address in lost.error_msg, lost.error_msg
     assert places[0].header.frame_id == "odom"
     assert places[0].header.stamp in [decision.header.stamp for decision in client.turns()], "the frame's"
     hidden = scene.objects[scene.target_index]
