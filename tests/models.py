@@ -259,7 +259,6 @@ def scratch_inputs(vlm: Vlm, inputs: Inputs, tokens: Sequence[int] = ()) -> dict
     return library_arguments(vlm, inputs, tokens)
 
 
-@torch.no_grad()
 def tree_logits(vlm: Vlm, inputs: Inputs, tokens: Sequence[int], parents: Sequence[int] = ()) -> Logits:
     """Return the cached forward's logits behind a prompt and each node of a tree, or of a chain without `parents`."""
     cache = KVCache(vlm, 1, 512)
@@ -280,6 +279,7 @@ def check_tree(
         np.testing.assert_allclose(row, scratch_logits(vlm, inputs, path)[-1], rtol=0, atol=near)
 
 
+@torch.no_grad()
 def scratch_logits(vlm: Vlm, inputs: Inputs, tokens: Sequence[int] = ()) -> npt.NDArray[np.floating]:
     """Return transformers' logits [len(tokens) + 1, vocabulary] after the prompt's last token and each of `tokens`.
 
