@@ -24,6 +24,13 @@ def timed(effort: float) -> Effort:
     return found
 
 
+def test_a_token_takes_what_commits_took_over_what_they_brought() -> None:
+    assert Effort().token_s is None
+    found = timed(1.0)
+    found.committed(3, TOKEN_S, 0.0)
+    assert found.token_s == pytest.approx(2.0 * TOKEN_S / 4.0, rel=0.05)
+
+
 @given(st.floats(0.0, 1.0), st.floats(0.0, 1.0))
 def test_a_forward_runs_where_what_it_may_save_pays_its_price(effort: float, hoped: float) -> None:
     assert timed(effort).is_worth([(1, hoped)], DRAFT_S) == (hoped * TOKEN_S >= (1.0 - effort) * DRAFT_S)

@@ -23,6 +23,7 @@ def test_a_seed_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "QUIET_S", 5.0)
     first, second = inject(1, seed=5), inject(1, seed=5)
     assert str(first) == str(second)
+    assert [robot.seconds for robot in first.robots] == [robot.seconds for robot in second.robots]
 
 
 def test_a_wrong_token_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

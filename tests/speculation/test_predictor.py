@@ -31,7 +31,8 @@ def test_features_are_what_their_names_say(logits: list[float], depth: int) -> N
     entropy = -sum(p * np.log(p) for p in probabilities if p > 0)
     first, second = sorted(logits, reverse=True)[:2]
     expected = [probabilities.max(), entropy, min(first - second, 50.0), row.std(), depth]
-    assert features(Distributions(row[None]), [depth])[0] == pytest.approx(expected, abs=1e-9)
+    for each in (row, np.append(row, -np.inf)):  # a token that is ruled out does not count
+        assert features(Distributions(each[None]), [depth])[0] == pytest.approx(expected, abs=1e-9)
 
 
 def test_a_saved_predictor_says_the_same(tmp_path: Path) -> None:

@@ -79,7 +79,25 @@ def made(seed: int) -> wire.AnyMessage:
             pass
 
 
-messages = featured() | drafts() | st.integers(0, 2**32).map(made)
+rests = st.builds(
+    Masses,
+    weights=st.just(bytes(8)),
+    total=st.floats(0.1, 1e6),
+    ids=st.sampled_from([b"", bytes(8)]),
+    tail=st.floats(0, 1),
+)
+commits = st.builds(
+    Commit,
+    step=steps,
+    round=steps,
+    start=positions,
+    tokens=st.lists(tokens, max_size=MAX_DRAFT_TOKENS + 1),
+    digest=digests,
+    done=st.booleans(),
+    passes=st.integers(0, 100),
+    rest=st.none() | rests,
+)
+messages = featured() | drafts() | commits | st.integers(0, 2**32).map(made)
 
 
 @given(messages)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.sampling import GREEDY, Coupled, Point, Prefix, SamplingScheme, Sparse, Split  # fmt: skip
-from speculation.wire import Hello, extend_digest  # fmt: skip
+from speculation.sampling import GREEDY, Coupled, Point, Prefix, SamplingScheme, Sparse, Split
+from speculation.wire import Hello, extend_digest
 
 SETTINGS = st.builds(Coupled, st.floats(0.01, 100.0), st.integers(0, 8), st.floats(0.0, 1.0, exclude_min=True))
 
