@@ -30,10 +30,10 @@ from vlm_nav_evaluation.plots import MODE_COLOURS, PAPER, SMALL, add_outputs, ke
 from vlm_nav_evaluation.results import provenance, settings_of, write_result
 from vlm_nav_evaluation.tables import Column, markdown
 from vlm_nav_evaluation.virtual_time import Recording, Synthetic, Timings, figures_of, load_timings, run_arms
-from vlm_nav_evaluation.virtual_time.tuning import NO_NGRAMS, TUNED, arms_at_best, split
+from vlm_nav_evaluation.virtual_time.tuning import NO_NGRAMS, QUICK_BUDGET, TUNED, arms_at_best, split
 
 FULL, SD = Mode.FULL.value, Mode.SD.value
-STEPS, QUICK_STEPS = 40, 6
+STEPS, QUICK_STEPS, QUICK_TOKENS = 40, 6, 40
 SYNTHETIC = Synthetic()
 """As Early Exits, Table 8 has its run on the Go2: tau 2.92, 55.6 % of verdicts named by no exit, mean exit 8."""
 WITHOUT = {
@@ -101,14 +101,15 @@ def run(options: argparse.Namespace) -> None:
         return exit_queues.queues(options, replace(recording, steps=recording.steps[:steps]))
     options.steps = steps
     timings, pair = load_timings("go2", options.cost).with_server_draft(), recorded(options, options.steps)
-    sources = {"embedded pair": pair, "synthetic": SYNTHETIC.draw(max(2, options.steps // 5))}
+    synthetic = replace(SYNTHETIC, tokens=QUICK_TOKENS) if options.quick else SYNTHETIC
+    sources = {"embedded pair": pair, "synthetic": synthetic.draw(max(2, options.steps // 5))}
     print(f"{timings}\n{VIRTUAL}")
     found, counts = {}, {}
     for name, recording in sources.items():
         first, shown = split(recording)
         counts[name] = {"tuned_on": len(first.steps), "reported": len(shown.steps)}
         print(f"\n{name}: {len(shown.steps)} steps, tuned on {len(first.steps)} others")
-        found[name] = ablate(first, shown, timings)
+        found[name] = ablate(first, shown, timings, QUICK_BUDGET if options.quick else None)
         for way, rows in found[name].items():
             print(
                 f"\n{markdown(f'`{way}` with' if way.startswith(SD) else f'`{way}` without', by_name(rows), COLUMNS)}"
@@ -127,12 +128,15 @@ def by_name(rows: list[dict[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
     return {row["name"]: {**row, "drafting": f"`{row['drafting']}`" if row["drafting"] else ""} for row in rows}
 
 
-def ablate(first: Recording, shown: Recording, timings: Timings) -> dict[str, list[dict[str, Any]]]:
+def ablate(
+    first: Recording, shown: Recording, timings: Timings, budget: int | None = None
+) -> dict[str, list[dict[str, Any]]]:
     """Return rows for `full` without each technique and for `sd` with each, the whole mode first, by `WAYS`.
 
-    first: answers to tune on. slower: how many times as long as in the whole mode its steps took, frame by frame.
+    first: answers to tune on. budget: candidates of each mode, as in `tuning.candidates`. slower: how many times as
+    long as in the whole mode its steps took, frame by frame.
     """
-    bases, _ = arms_at_best((FULL, SD), first, timings)
+    bases, _ = arms_at_best((FULL, SD), first, timings, budget=budget)
     found = {}
     for base in (each for each in bases if each.name in WAYS):
         own, changes = base.changes.get("text", ""), WAYS[base.name]

@@ -88,6 +88,9 @@ def source(options: argparse.Namespace) -> Recording:
         return synthetic.draw(options.steps or 20)
     if options.synthetic:
         raise ValueError("--synthetic and --recording: choose one")
+    if not options.recording.exists():
+        make = f"python -m benchmarks.recordings --out {options.recording}"
+        raise ValueError(f"--recording {options.recording} is missing; make it of the embedded pair: {make}")
     recording = Recording.load(options.recording)
     if options.steps is not None and options.steps > len(recording.steps):
         raise ValueError(f"--steps {options.steps}: {options.recording} has {len(recording.steps)}")

@@ -46,7 +46,7 @@ from vlm_nav_evaluation.virtual_time import (
     load_timings,
     run_arms,
 )
-from vlm_nav_evaluation.virtual_time.tuning import NO_NGRAMS, TUNED, arms_at_best, is_tuned, split
+from vlm_nav_evaluation.virtual_time.tuning import NO_NGRAMS, QUICK_BUDGET, TUNED, arms_at_best, is_tuned, split
 
 FULL = Mode.FULL.value
 BESIDE = f"{FULL}, server draft, {NO_NGRAMS}"
@@ -100,12 +100,12 @@ def run(options: argparse.Namespace) -> None:
     first, shown = split(recording)
     print(f"{len(shown.steps)} answers, tuned on {len(first.steps)} others, {what}\n{timings}\n{VIRTUAL}, "
           f"{drafted_as(options)}")  # fmt: skip
-    found = []
+    found, budget = [], QUICK_BUDGET if options.quick else None
     for rtt_ms in options.rtt_ms or [2e3 * timings.one_way_s]:
         at = replace(timings, one_way_s=rtt_ms / 2e3)
         entry = {
             "rtt_s": rtt_ms / 1e3,
-            **at_best(options.modes, first, shown, at, options.drafting, gamma=options.gamma),
+            **at_best(options.modes, first, shown, at, options.drafting, budget, gamma=options.gamma),
         }
         print(f"\n{options.setting}, round trip {rtt_ms:g} ms\n\n{report(entry)}", flush=True)
         found.append(entry)
@@ -119,10 +119,11 @@ def run(options: argparse.Namespace) -> None:
 
 
 def at_best(
-    modes: Sequence[str], first: Recording, shown: Recording, timings: Timings, base: str = "", **changes: Any
-) -> dict[str, Any]:
+    modes: Sequence[str], first: Recording, shown: Recording, timings: Timings, base: str = "",
+    budget: int | None = None, **changes: Any,
+) -> dict[str, Any]:  # fmt: skip
     """Return the figures of every arm on `shown`, and what those that were tuned on `first` draft."""
-    arms, drafting = arms_at_best(modes, first, timings, base, **changes)
+    arms, drafting = arms_at_best(modes, first, timings, base, budget, **changes)
     if FULL in modes:
         text = ",".join(filter(None, (base, "ngrams=off")))
         arms.append(Arm(BESIDE, FULL, {**changes, "text": text, "server": SERVER.changed(draft_model=Path("beside"))}))

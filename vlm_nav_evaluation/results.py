@@ -9,7 +9,8 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from statistics import fmean
@@ -129,31 +130,81 @@ def page_problems(page: Path, results: Path = RESULTS) -> list[str]:
     equal to as many digits as are printed.
     """
     found = []
-    text = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))
-    # a page split at its markers: text, file, keys, figures, text, ...
-    parts = re.split(r"<!-- ([\w/]+)((?:\.[^:;>]+)?): ([^>]*) -->", text)
-    for before, file, keys, figures in zip(parts[::4], parts[1::4], parts[2::4], parts[3::4], strict=False):
-        path, asked = results / f"{file}.json", figures.split(";")
+    for printed in _printed(page.read_text(encoding="utf-8"), results):
+        if printed.problem:
+            found.append(f"{page} {printed.problem}")
+        elif printed.is_wrong:
+            found.append(f"{page} prints {printed.number} where {printed.figure} is {printed.right}")
+    return found
+
+
+def renew_page(page: Path, results: Path = RESULTS) -> list[str]:
+    """Print the result files' figures in a page, with as many digits as it has, and return what was changed.
+
+    Raises ValueError, naming the first, for a marker that cannot be read (`page_problems`).
+    """
+    text, changed = page.read_text(encoding="utf-8"), []
+    for printed in reversed(list(_printed(text, results))):
+        if printed.problem:
+            raise ValueError(f"{page} {printed.problem}")
+        if printed.is_wrong:
+            text = text[: printed.place] + printed.right + text[printed.place + len(printed.number) :]
+            changed.append(f"{page}: {printed.number} is now {printed.right}, {printed.figure}")
+    if changed:
+        page.write_text(text, encoding="utf-8")
+    return changed[::-1]
+
+
+@dataclass(frozen=True)
+class _Printed:
+    """A number of a page and the figure that it is said to be, or why that cannot be read."""
+
+    number: str = ""
+    place: int = 0
+    """Of its first character in the page."""
+    figure: str = ""
+    value: float = 0.0
+    problem: str = ""
+
+    @property
+    def decimals(self) -> int:
+        return len(self.number.partition(".")[2])
+
+    @property
+    def is_wrong(self) -> bool:
+        """Return whether it differs by more than half of its last digit, which may have been rounded up or down."""
+        return abs(self.value - float(self.number.replace(",", ""))) > 0.50001 * 10**-self.decimals
+
+    @property
+    def right(self) -> str:
+        """Return what the page has to print."""
+        return f"{self.value:{',' if ',' in self.number else ''}.{self.decimals}f}"
+
+
+def _printed(text: str, results: Path) -> Iterator[_Printed]:
+    """Yield the marked numbers of a page, in its order."""
+    shown, begin = re.sub(r"`[^`]*`", lambda code: " " * len(code[0]), text), 0
+    for marker in re.finditer(r"<!-- ([\w/]+)((?:\.[^:;>]+)?): ([^>]*) -->", shown):
+        file, keys, figures = marker.groups()
+        before, asked = range(begin, marker.start()), figures.split(";")
+        begin, path = marker.end(), results / f"{file}.json"
         if not path.exists():
             path = PROJECT / f"{file}.json"
         if not path.exists():
-            found.append(f"{page} names {path}, which is not there")
+            yield _Printed(problem=f"names {path}, which is not there")
             continue
         data = json.loads(path.read_text(encoding="utf-8"))
-        printed = re.findall(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?", before)[-len(asked) :]
-        if len(printed) < len(asked):
-            found.append(f"{page} has fewer numbers than figures before {file}: {figures}")
-        for number, figure in zip(printed, asked, strict=False):
-            decimals = len(number.partition(".")[2])
+        number = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?")
+        numbers = list(number.finditer(shown, before.start, before.stop))[-len(asked) :]
+        if len(numbers) < len(asked):
+            yield _Printed(problem=f"has fewer numbers than figures before {file}: {figures}")
+        for each, figure in zip(numbers, map(str.strip, asked), strict=False):
             try:
-                value = _figure(_at(data, keys[1:]), figure.strip())
+                value = _figure(_at(data, keys[1:]), figure)
             except (KeyError, IndexError, ValueError, TypeError, StopIteration) as error:
-                found.append(f"{page}: {path.name} has no {figure.strip()} ({type(error).__name__}: {error})")
+                yield _Printed(problem=f"names {figure}, which {path.name} has not ({type(error).__name__}: {error})")
                 continue
-            # half of the last digit may have been rounded up or down
-            if abs(value - float(number.replace(",", ""))) > 0.50001 * 10**-decimals:
-                found.append(f"{page} prints {number} where {figure.strip()} of {path.name} is {value:,.{decimals}f}")
-    return found
+            yield _Printed(each[0], each.start(), f"{figure} of {path.name}", value)
 
 
 def _at(data: Any, path: str) -> Any:

@@ -87,8 +87,8 @@ def test_all_saved_results_say_what_they_are_of() -> None:
         ("100 % of them, 50 % at most <!-- speed.rows of 1.7B: below 1.share * 100; max.share * 100 -->", ""),
         ("2.51 <!-- speed: a.0 / b -->", "prints 2.51 where a.0 / b of speed.json is 2.50"),
         ("2 <!-- speed: b; b; b; b -->", "has fewer numbers than figures"),
-        ("2 <!-- speed: a.7 -->", "has no a.7"),
-        ("2 <!-- speed.rows of 1.7B: of=9.n -->", "has no of=9.n"),
+        ("2 <!-- speed: a.7 -->", "names a.7, which speed.json has not"),
+        ("2 <!-- speed.rows of 1.7B: of=9.n -->", "names of=9.n"),
         ("9 <!-- models/draft/config: text_config.num_hidden_layers -->", "prints 9 where text_config"),
         ("2 <!-- other: a.0 -->", "which is not there"),
     ],
@@ -99,6 +99,23 @@ def test_a_page_prints_what_its_result_file_has(line: str, problem: str, tmp_pat
     (page := tmp_path / "page.md").write_text(f"In 2026 there were 12 robots.\n\n{line}\n")
     found = results.page_problems(page, tmp_path)
     assert problem in found[0] if problem else found == []
+
+
+def test_new_figures_are_printed_in_a_page_as_the_old_ones_were(tmp_path: Path) -> None:
+    (tmp_path / "speed.json").write_text(json.dumps({"a": 1234.56, "b": -0.5, "c": 7}))
+    page = tmp_path / "page.md"
+    line = "`gamma=4`: {} <!-- speed: a; a; a / 1000 -->, 12 robots\n{} <!-- speed: b; c -->"
+    page.write_text(line.format("998 ms, 1,000 bytes, 3.00", "0.1 and 7"))
+    changed = results.renew_page(page, tmp_path)
+    assert page.read_text() == line.format("1235 ms, 1,235 bytes, 1.23", "-0.5 and 7")
+    assert [change.split(": ")[1] for change in changed] == [
+        "998 is now 1235, a of speed.json", "1,000 is now 1,235, a of speed.json",
+        "3.00 is now 1.23, a / 1000 of speed.json", "0.1 is now -0.5, b of speed.json",
+    ]  # fmt: skip
+    assert results.renew_page(page, tmp_path) == [] == results.page_problems(page, tmp_path)
+    page.write_text("7 <!-- speed: d -->")
+    with pytest.raises(ValueError, match="names d, which"):
+        results.renew_page(page, tmp_path)
 
 
 @pytest.mark.parametrize("page", [PROJECT / "README.md", PROJECT / "models" / "README.md", *PROJECT.glob("docs/*.md")])

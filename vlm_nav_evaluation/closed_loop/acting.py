@@ -94,7 +94,7 @@ def add_options(line: argparse.ArgumentParser) -> None:
     add_pair(line)
     add_edge_flags(line, "max_tokens", "answers", max_tokens=96, answers=CONSTRAINED)
     line.add_argument("--max-actions", type=int, default=60)
-    add_processes(line, 1)
+    add_processes(line, 2)
     add_resumable_out(line, "acting")
 
 

@@ -30,8 +30,8 @@ SHAPES = ((1, 0), (2, 16), (2, 40), (3, 40))
 LEAVES = (1, 8)
 SIZES = (0, 8, 16, 24, 32)
 """Tokens of a tree of `server_sd`, the largest as in SpecEdge, Appendix C; 0: a chain."""
-BUDGET = 60
-"""Candidates of every mode, as shipped among them: where there are more they are sampled."""
+BUDGET, QUICK_BUDGET = 60, 10
+"""Candidates of every mode, as shipped among them: where there are more they are sampled. So many in a quick look."""
 RUNGS = ((2, 20), (4, 7), (12, 1))
 """On how many answers candidates are tried, and how many of them stay: 60 on two, 20 on four, 7 on twelve."""
 TUNED_ON, SHARE = RUNGS[-1][0], 0.3
@@ -60,8 +60,12 @@ def changes_of(mode: str, drafting: str) -> dict[str, Any]:
     return {"text": drafting} if Mode(mode).drafts else read_changes(drafting)
 
 
-def candidates(mode: str, base: str = "") -> list[str]:
-    """Return what is tried for a mode, as `--drafting` takes it: `base` as it is, then `BUDGET` - 1 changes of it."""
+def candidates(mode: str, base: str = "", budget: int | None = None) -> list[str]:
+    """Return what is tried for a mode, as `--drafting` takes it: `base` as it is, then changes of it.
+
+    These are `budget` in all, `BUDGET` where it is None.
+    """
+    budget = budget or BUDGET
     settings = DraftingConfig.of(mode, base)
     axes: dict[str, Sequence[Any]]
     if settings.self_draft:
@@ -76,17 +80,20 @@ def candidates(mode: str, base: str = "") -> list[str]:
         for names, value in zip(axes, values, strict=True):
             given.update(zip(names.split(","), value if isinstance(value, tuple) else (value,), strict=True))
         found.append(",".join(filter(None, (base, *(f"{name}={value}" for name, value in given.items())))))
-    if len(found) >= BUDGET:
-        found = random.Random(0).sample(found, BUDGET - 1)
+    if len(found) >= budget:
+        found = random.Random(0).sample(found, budget - 1)
     return [base, *found]
 
 
-def tune(mode: str, recording: Recording, timings: Timings, base: str = "", **changes: Any) -> str:
+def tune(
+    mode: str, recording: Recording, timings: Timings, base: str = "", budget: int | None = None, **changes: Any
+) -> str:
     """Return what a mode drafts where it decodes these answers in the least time, as `--drafting` takes it.
 
-    base: changes that all candidates have; that alone is the mode as shipped. changes: as in `run_mode`.
+    base: changes that all candidates have; that alone is the mode as shipped. budget: as in `candidates`. changes: as
+    in `run_mode`.
     """
-    left = candidates(mode, base)
+    left = candidates(mode, base, budget)
     for answers, kept in RUNGS:
         some = replace(recording, steps=recording.steps[:answers])
         seconds = [_seconds(mode, some, timings, {**changes, **changes_of(mode, text)}) for text in left]
@@ -104,12 +111,13 @@ def arms_at_best(
     recording: Recording,
     timings: Timings,
     base: str = "",
+    budget: int | None = None,
     **changes: Any,
 ) -> tuple[list[Arm], dict[str, str]]:
     """Return the arms of a table and what the tuned ones draft, by arm, as `--drafting` takes it.
 
     Every mode as shipped and tuned, and one that looks at earlier answers also without them: an arm's changes are those
-    of `run_mode`. recording: answers to tune on. base, changes: what all arms have.
+    of `run_mode`. recording: answers to tune on. base, changes: what all arms have. budget: as in `candidates`.
     """
     arms: list[Arm] = []
     drafting: dict[str, str] = {}
@@ -121,7 +129,7 @@ def arms_at_best(
         for name, text in variants.items():
             arms.append(Arm(name, mode, {**changes, **({"text": text} if text else {})}))
             if is_tuned(mode):
-                best = tune(mode, recording, timings, text, **changes)
+                best = tune(mode, recording, timings, text, budget, **changes)
                 drafting[f"{name}, {TUNED}"] = best
                 arms.append(Arm(f"{name}, {TUNED}", mode, {**changes, **changes_of(mode, best)}))
     return arms, drafting
