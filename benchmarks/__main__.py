@@ -31,7 +31,7 @@ from vlm_nav_evaluation.options import several
 from vlm_nav_evaluation.plots import KEPT, OUT, add_outputs
 from vlm_nav_evaluation.tables import table
 
-FAST_SERVER = "verify_s=0.015,one_way_s=0.01,server_draft_s=0.00175"
+FAST_SERVER = "verify_s=0.015,server_draft_s=0.00175"
 PLACES, POLL_S = 2, 0.1
 """Programs that run side by side, and how often it is asked whether one has ended."""
 RECORDING = "recording"

@@ -35,10 +35,11 @@ OPERATIONS = {"/": operator.truediv, "*": operator.mul, "+": operator.add, "-": 
 
 
 def machine() -> str:
-    """Return what the figures were measured on."""
+    """Return what the figures were measured on, the widest instructions that torch uses there among it."""
     import torch
 
-    return f"{host()} at the end; Python {platform.python_version()}, torch {torch.__version__}"
+    instructions = torch.backends.cpu.get_cpu_capability()
+    return f"{host()} at the end; Python {platform.python_version()}, torch {torch.__version__}, {instructions}"
 
 
 def commit() -> str:
@@ -173,7 +174,7 @@ class _Printed:
     @property
     def is_wrong(self) -> bool:
         """Return whether it differs by more than half of its last digit, which may have been rounded up or down."""
-        return abs(self.value - float(self.number.replace(",", ""))) > 0.50001 * 10**-self.decimals
+        return abs(self.value - float(self.number.replace(",", ""))) > 0.50001 * 0.1**self.decimals
 
     @property
     def right(self) -> str:

@@ -59,7 +59,7 @@ class FrozenTargetConfig(LearningConfig, frozen=True, forbid_unknown_fields=True
 
     dtype: Annotated[Dtype, Meta(description="of the target: auto, float32 or bfloat16")] = Dtype.AUTO
     quantisation: Annotated[
-        Quantisation, Meta(description="of the target while loading: none, nf4, int8 or int8_weight_only")
+        Quantisation, Meta(description="of the target while loading: none, nf4 or int8_weight_only")
     ] = Quantisation.NONE
     load_check: Annotated[bool, Meta(description="compare the target's forward with transformers' once")] = True
     max_pixels: Annotated[int, Meta(ge=0, description="images are resized to at most so many; 0: the model's own")] = 0
