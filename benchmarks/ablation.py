@@ -33,7 +33,7 @@ from vlm_nav_evaluation.virtual_time import Recording, Synthetic, Timings, figur
 from vlm_nav_evaluation.virtual_time.tuning import NO_NGRAMS, QUICK_BUDGET, TUNED, arms_at_best, split
 
 FULL, SD = Mode.FULL.value, Mode.SD.value
-STEPS, QUICK_STEPS, QUICK_TOKENS = 40, 6, 40
+STEPS, QUICK_STEPS, QUICK_TOKENS = 40, 3, 40
 SYNTHETIC = Synthetic()
 """As Early Exits, Table 8 has its run on the Go2: tau 2.92, 55.6 % of verdicts named by no exit, mean exit 8."""
 WITHOUT = {

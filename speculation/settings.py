@@ -96,12 +96,16 @@ def fields_of(struct: type[msgspec.Struct]) -> tuple[Field, ...]:
     return found
 
 
-def _walk(struct: type[msgspec.Struct]) -> Iterator[Field]:
+@functools.cache
+def _own_fields(struct: type[msgspec.Struct]) -> tuple[tuple[inspect.Field, Field], ...]:
     info = inspect.type_info(struct)
     if not isinstance(info, inspect.StructType):
         raise TypeError(f"{struct} is no settings struct")
-    for field in info.fields:
-        found = _read(field.type)
+    return tuple((field, _read(field.type)) for field in info.fields)
+
+
+def _walk(struct: type[msgspec.Struct]) -> Iterator[Field]:
+    for field, found in _own_fields(struct):
         if issubclass(found.kind, msgspec.Struct):
             yield from _walk(found.kind)
             continue
@@ -200,10 +204,8 @@ def from_flags(struct: type[S], options: argparse.Namespace | Mapping[str, Any])
     """
     given = options if isinstance(options, Mapping) else vars(options)
     values: dict[str, Any] = {}
-    info = inspect.type_info(struct)
-    assert isinstance(info, inspect.StructType)
-    for field in info.fields:
-        kind = _read(field.type).kind
+    for field, found in _own_fields(struct):
+        kind = found.kind
         if issubclass(kind, msgspec.Struct):
             values[field.name] = from_flags(kind, given)
         elif field.name in given:
