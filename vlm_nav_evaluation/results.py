@@ -195,7 +195,7 @@ def _printed(text: str, results: Path) -> Iterator[_Printed]:
             yield _Printed(problem=f"names {path}, which is not there")
             continue
         data = json.loads(path.read_text(encoding="utf-8"))
-        number = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?")
+        number = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?")
         numbers = list(number.finditer(shown, before.start, before.stop))[-len(asked) :]
         if len(numbers) < len(asked):
             yield _Printed(problem=f"has fewer numbers than figures before {file}: {figures}")
