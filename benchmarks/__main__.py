@@ -79,7 +79,7 @@ PROGRAMS = {
     "break_even": Program("where edge speculation pays, on synthetic answers", "benchmarks.break_even", one_core=True),
     "break_even_embedded": Program("where it pays on the embedded pair's recorded answers",
                                    f"benchmarks.break_even --recording {FILE}", one_core=True),
-    "robots": Program("one verifier and 1 to 16 robots on this machine, under every policy", "benchmarks.robots"),
+    "robots": Program("one verifier and 1 to 8 robots on this machine, under every policy", "benchmarks.robots"),
     "robots_declared": Program("the same at the Go2's times divided by ten",
                                "benchmarks.robots --profile go2_a100_scaled"),
     "fleet": Program("many robots and one verifier: capacity, goodput, SpecEdge's pipeline",
