@@ -33,7 +33,7 @@ from vlm_nav_evaluation.virtual_time import Recording, Synthetic, Timings, figur
 from vlm_nav_evaluation.virtual_time.tuning import NO_NGRAMS, QUICK_BUDGET, TUNED, arms_at_best, split
 
 FULL, SD = Mode.FULL.value, Mode.SD.value
-STEPS, QUICK_STEPS, QUICK_TOKENS = 40, 3, 40
+STEPS, QUICK_STEPS = 40, 3
 SYNTHETIC = Synthetic()
 """As Early Exits, Table 8 has its run on the Go2: tau 2.92, 55.6 % of verdicts named by no exit, mean exit 8."""
 WITHOUT = {
@@ -101,7 +101,7 @@ def run(options: argparse.Namespace) -> None:
         return exit_queues.queues(options, replace(recording, steps=recording.steps[:steps]))
     options.steps = steps
     timings, pair = load_timings("go2", options.cost).with_server_draft(), recorded(options, options.steps)
-    synthetic = replace(SYNTHETIC, tokens=QUICK_TOKENS) if options.quick else SYNTHETIC
+    synthetic = replace(SYNTHETIC, tokens=picospec.QUICK_TOKENS) if options.quick else SYNTHETIC
     sources = {"embedded pair": pair, "synthetic": synthetic.draw(max(2, options.steps // 5))}
     print(f"{timings}\n{VIRTUAL}")
     found, counts = {}, {}

@@ -40,7 +40,7 @@ VERIFY_S = 0.020
 """T_q of every place. Only ratios count, as long as no way takes so long that a draft is sent again (2 s)."""
 LEAST, MOST_DRAFT, MOST_WAY = 0.03, 12.0, 6.0
 """The axes, T_p / T_q and T_c / T_q, end here."""
-GRID, QUICK_GRID = (12, 10), (6, 5)
+GRID, QUICK_GRID = (12, 10), (4, 4)
 """Places over T_p / T_q and T_c / T_q."""
 SYNTHETIC = "tokens=48"
 TICKS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)

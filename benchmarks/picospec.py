@@ -85,7 +85,7 @@ PARTS: Mapping[str, tuple[str, str] | None] = {
     "all": (Mode.PIPELINED.value, ""),
 }
 """Mode and changes of PicoSpec's rows. Split inference drafts nothing: it has a formula."""
-GAMMAS, STEPS = (2, 4, 6), 12
+GAMMAS, STEPS, QUICK_TOKENS = (2, 4, 6), 12, 40
 COLUMNS = (
     Column("printed tokens/s", "printed", ".1f"), Column("of all", "printed_share"),
     Column("ours", "rate", ".1f"), Column("of all", "share"), Column("passes/token", "passes_per_token"),
@@ -96,8 +96,10 @@ COLUMNS = (
 def picospec(options: argparse.Namespace, steps: int) -> None:
     """Print PicoSpec's ablation for each pair and task, and save what was asked."""
     found: dict[str, dict[str, Any]] = {}
+    tokens = QUICK_TOKENS if options.quick else Synthetic().tokens
     for name, row in PAIRS.items():
-        first, shown = split(Synthetic(acceptance=row.acceptance, miss=1.0, image_bytes=0, seed=20_000).draw(steps))
+        synthetic = Synthetic(tokens=tokens, acceptance=row.acceptance, miss=1.0, image_bytes=0, seed=20_000)
+        first, shown = split(synthetic.draw(steps))
         found[name] = parts_of(row, first, shown, options.cost)
         print(f"\n{name}: gamma {row.gamma}, acceptance {row.acceptance:.3f}, {row.timings.with_cost(options.cost)}\n")
         print(markdown("", found[name], COLUMNS), flush=True)

@@ -42,7 +42,7 @@ from vlm_nav_evaluation.tables import MS, Column, figures_table
 from vlm_nav_evaluation.verifier_process import CONNECT_LIMIT_S, verifier, verifier_flags
 
 PLAIN_POLICY = "fcfs"
-ROBOTS, QUICK_ROBOTS = "1,2,4,8", "4"
+ROBOTS, QUICK_ROBOTS = "1,2,4,8", "2"
 STEPS, QUICK_STEPS = 3, 1
 ROUNDS = 3
 QUICK_POLICIES = (PLAIN_POLICY, "full_budget")

@@ -41,9 +41,9 @@ def test_the_command_plots_and_saves(
     assert break_even.main(flags.split()) == 0
     printed = capsys.readouterr().out
     assert "takes 0.22% of it (wisp-32b)" in printed and "places where sd is slower than cloud" in printed
-    assert "worst place of 30: fsd 0." in printed and "1 answers of 8 tokens, synthetic, acceptance 0.727" in printed
+    assert "worst place of 16: fsd 0." in printed and "1 answers of 8 tokens, synthetic, acceptance 0.727" in printed
     assert "T_q 9.5 ms" in printed, "a pass that was measured has its place"
     assert 5_000 < (kept / "break_even.png").stat().st_size < 300_000
     saved = json.loads((kept / "break_even.json").read_text())
-    assert len(saved["cells"]) == 30 and len(saved["systems"]) == 21
+    assert len(saved["cells"]) == 16 and len(saved["systems"]) == 21
     assert saved["settings"]["gammas"] == "4" and saved["cells"][0]["fsd"]["median"] > 1.0

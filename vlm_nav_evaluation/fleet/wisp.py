@@ -123,7 +123,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         return measure_mixed(options)
     quick, jobs, seed = options.quick, options.jobs, options.seed
     workload = replace(QUICK if quick else Workload(), seed=seed)
-    window = Window(4.0, 8.0) if quick else None
+    window = Window(2.0, 5.0) if quick else None
     chosen = {name: each for name, each in systems().items() if name in NEEDED or not quick}
     times = times_of(options.cost)
     classes = SEARCHED[-1:] if quick else SEARCHED
@@ -165,11 +165,12 @@ def measure_mixed(options: argparse.Namespace) -> dict[str, Any]:
     """Return the figures of every seed of the mixed fleets, by coefficients, system and number of robots."""
     names = [(cost, system, robots) for cost, each in MIXED.items() for system, fleet in each.items()
              for robots in (fleet[:1] if options.quick else fleet)]  # fmt: skip
-    cells = [mixed_run(*name, options.seed + seed, options.quick) for name in names for seed in range(SEEDS)]
+    seeds = 1 if options.quick else SEEDS
+    cells = [mixed_run(*name, options.seed + seed, options.quick) for name in names for seed in range(seeds)]
     runs = list(progress(run_parallel(run, cells, options.jobs), total=len(cells), desc="mixed", unit="run"))
     found: dict[str, dict[str, dict[int, list[dict[str, Any]]]]] = {}
     for place, (cost, system, robots) in enumerate(names):
-        mine = runs[place * SEEDS : (place + 1) * SEEDS]
+        mine = runs[place * seeds : (place + 1) * seeds]
         found.setdefault(cost, {}).setdefault(system, {})[robots] = [asdict(each) for each in mine]
     return {
         "name": "wisp_mixed",
@@ -185,7 +186,7 @@ def mixed_run(cost: str, system: str, robots: int, seed: int, quick: bool) -> tu
     workload = replace(MIXED_WORKLOAD, seed=seed)
     rate = MIXED_RATES.get(system, MIXED_RATES[cost])
     tokens = REQUESTS * sum(workload.answer) / 2.0
-    window = Window(2.0, 4.0) if quick else Window(BEGIN_S, BEGIN_S + tokens / rate)
+    window = Window(1.0, 3.0) if quick else Window(BEGIN_S, BEGIN_S + tokens / rate)
     return Setting(systems()[system], times_of(cost), workload, CLASSES), robots, seed, window
 
 
