@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import suppress
 
 from spec_vlm_nav.graph import PROJECT
 from vlm_nav_evaluation.results import RESULTS, page_problems, problems, renew_page
@@ -20,9 +21,12 @@ def main() -> int:
     write = line.parse_args().write
     found = [problem for path in sorted(RESULTS.rglob("*.json")) for problem in problems(path)]
     pages = [PROJECT / "README.md", PROJECT / "models" / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
-    if write and not found:
-        print(*(change for page in pages for change in renew_page(page)), sep="\n")
-    found += [problem for page in pages for problem in page_problems(page)]
+    for page in pages:
+        if write:
+            with suppress(ValueError):  # `page_problems` has the reason
+                for change in renew_page(page):
+                    print(change)
+        found += page_problems(page)
     print("\n".join(found), file=sys.stderr, end="\n" if found else "")
     return int(bool(found))
 
