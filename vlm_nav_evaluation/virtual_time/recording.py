@@ -7,6 +7,7 @@ be committed: there, tokens are a hash, with the confidences that were recorded 
 from __future__ import annotations
 
 import json
+import os
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -119,7 +120,8 @@ class Recording:
         }
         arrays["tokens"] = np.concatenate([np.asarray(step.tokens, dtype=np.int32) for step in self.steps])
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(path.name + ".part")
+        # Two programs that run side by side may both find that it is missing.
+        unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
         with unfinished.open("wb") as sink:
             np.savez_compressed(sink, head=np.array(json.dumps(head)), **arrays)
         unfinished.replace(path)
