@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import closing
 from pathlib import Path
+from threading import Lock
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -18,6 +21,7 @@ from std_msgs.msg import Header
 from spec_vlm_nav.goal_file import GoalFile, KeptGoal, now, path_of
 from spec_vlm_nav.interlock import LATCHES
 from spec_vlm_nav.nodes.topics import COMMAND_QOS
+from spec_vlm_nav.nodes.vlm_nav import VlmNav
 from speculation.machine_info import machine_id
 from tests.system.chain import CODES, FIND
 from tests.system.conftest import until
@@ -82,3 +86,19 @@ def test_a_robot_does_not_begin_to_move_by_itself(turning_model: Path, tmp_path:
         assert ended.error_code == (CODES.SHUTDOWN if latches else CODES.CANCELLED)
         until(lambda: not path.exists(), "the goal is kept no more")
         assert not robot.turns()
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["it runs", "it has ended"])
+def test_a_goal_of_before_the_restart_does_not_end_one_that_began_meanwhile(runs: bool) -> None:
+    """The newer goal begins between the last look at whether the older one may go on and its beginning."""
+    newer, kept = SimpleNamespace(finish=pytest.fail), KeptGoal(ID, FIND, 200.0)
+    forgone, aborted = list[Any](), list[bool]()
+    handle = SimpleNamespace(request=None, is_cancel_requested=False, abort=lambda: aborted.append(True))
+    resumption = SimpleNamespace(keeps=lambda goal: runs and goal is kept, forgo=forgone.append)
+    node: Any = SimpleNamespace(
+        _kept_of=lambda _: kept, _goal_of=lambda *_: None, _goal_lock=Lock(), _current=newer if runs else None,
+        active=True, resumption=resumption, get_logger=lambda: logging.getLogger("vlm_nav"),
+    )  # fmt: skip
+    result = VlmNav._execute(node, handle)
+    assert result.error_code == CODES.SHUTDOWN and "a newer goal took its place" in result.error_msg
+    assert forgone == [handle] and aborted == [True]

@@ -98,6 +98,10 @@ class Resumption:
             self._wait(handle, kept, wait)
         return kept
 
+    def keeps(self, kept: KeptGoal) -> bool:
+        """Return whether no other goal has begun since this one was read."""
+        return self._kept is kept
+
     def forgo(self, handle: Any) -> None:
         """Keep this goal no more, where it is the one of the file."""
         if self._kept_as(handle) is not None:

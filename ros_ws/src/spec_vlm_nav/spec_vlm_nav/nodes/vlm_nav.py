@@ -64,6 +64,10 @@ class _Refused(Exception):
         self.code = code
 
 
+def _not_taken_up(why: object) -> str:
+    return f"vlm_nav was started again and does not go on with the goal: {why}"
+
+
 class VlmNav(ManagedNode):
     """Holds what outlives a goal."""
 
@@ -183,6 +187,9 @@ class VlmNav(ManagedNode):
             with self._goal_lock:
                 if not self.active:
                     raise _Refused(_RESULT.NOT_ACTIVE, self.problem)
+                if kept is not None and (self._current is not None or not self.resumption.keeps(kept)):
+                    # It began after the last look of `taken_up`; what was asked first must not end it.
+                    raise _Refused(_RESULT.SHUTDOWN, _not_taken_up("a newer goal took its place"))
                 if self._current is not None:
                     self._current.finish(End.PREEMPTED)
                 goal = self._current = Goal(self, handle, next(self._numbers), asked, kept)
@@ -210,7 +217,7 @@ class VlmNav(ManagedNode):
             return self.resumption.taken_up(handle, waiting.report)
         except NotTakenUp as why:
             code = _RESULT.CANCELLED if handle.is_cancel_requested else _RESULT.SHUTDOWN
-            raise _Refused(code, f"vlm_nav was started again and does not go on with the goal: {why}") from None
+            raise _Refused(code, _not_taken_up(why)) from None
 
     def _goal_of(self, request: Any, kept: KeptGoal | None) -> NavigationGoal:
         """Return the goal that a request asks for. Raises _Refused, before the running goal is disturbed."""
