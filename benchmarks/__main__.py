@@ -100,7 +100,7 @@ PROGRAMS = {
                       quick=f"{ACTING} --seeds 20000 --modes full --rtt-ms 40 --behaviours hold --dead 3/15",
                       result="acting_dead_link.json"),
     "link_loss": Program("what stops it when a part of the system fails", "vlm_nav_evaluation link-loss",
-                         quick="vlm_nav_evaluation link-loss --parts verifier --kinds kill", result="link_loss.json"),
+                         quick="vlm_nav_evaluation link-loss --parts robot --kinds freeze", result="link_loss.json"),
 }  # fmt: skip
 FIGURES = (RECORDING, "exactness", "tune", "tune_fast_server", "latency", "latency_raw", "peers", "sampling", "robots",
            "robots_declared", "fleet", "fleet_mixed", "fleet_parts", "ablation", "picospec", "break_even", "bars",
