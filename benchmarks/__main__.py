@@ -35,7 +35,7 @@ FAST_SERVER = "verify_s=0.015,server_draft_s=0.00175"
 PLACES, POLL_S = 2, 0.1
 """Programs that run side by side, and how often it is asked whether one has ended."""
 RECORDING = "recording"
-"""What the others need; it runs alone."""
+"""The program that makes what others read, so that it runs before them and alone."""
 FILE = shlex.quote(str(EMBEDDED))
 RECORD = f"benchmarks.recordings --out {FILE}"
 BARS, CASES = "vlm_nav_evaluation bars", "easy,middle,hard,two_rooms,hallway"
@@ -54,7 +54,7 @@ class Program(NamedTuple):
     quick: str = ""
     """The words of a look, for a program without --quick and --save."""
     result: str = ""
-    """What such a program writes into its --out."""
+    """The file that such a program writes into its --out, and that --save keeps."""
 
 
 PROGRAMS = {

@@ -158,11 +158,11 @@ def renew_page(page: Path, results: Path = RESULTS) -> list[str]:
 
 @dataclass(frozen=True)
 class _Printed:
-    """A number of a page and the figure that it is said to be, or why that cannot be read."""
+    """A number of a page and the figure that it is said to be, or why the marker cannot be read."""
 
     number: str = ""
     place: int = 0
-    """Of its first character in the page."""
+    """The number begins with this character of the page, counted from 0."""
     figure: str = ""
     value: float = 0.0
     problem: str = ""
@@ -184,19 +184,19 @@ class _Printed:
 
 def _printed(text: str, results: Path) -> Iterator[_Printed]:
     """Yield the marked numbers of a page, in its order."""
-    shown, begin = re.sub(r"`[^`]*`", lambda code: " " * len(code[0]), text), 0
+    shown, end = re.sub(r"`[^`]*`", lambda code: " " * len(code[0]), text), 0
+    number = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?")
     for marker in re.finditer(r"<!-- ([\w/]+)((?:\.[^:;>]+)?): ([^>]*) -->", shown):
         file, keys, figures = marker.groups()
-        before, asked = range(begin, marker.start()), figures.split(";")
-        begin, path = marker.end(), results / f"{file}.json"
+        asked, path = figures.split(";"), results / f"{file}.json"
+        numbers = list(number.finditer(shown, end, marker.start()))[-len(asked) :]
+        end = marker.end()
         if not path.exists():
             path = PROJECT / f"{file}.json"
         if not path.exists():
             yield _Printed(problem=f"names {path}, which is not there")
             continue
         data = json.loads(path.read_text(encoding="utf-8"))
-        number = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?")
-        numbers = list(number.finditer(shown, before.start, before.stop))[-len(asked) :]
         if len(numbers) < len(asked):
             yield _Printed(problem=f"has fewer numbers than figures before {file}: {figures}")
         for each, figure in zip(numbers, map(str.strip, asked), strict=False):

@@ -20,7 +20,7 @@ class Ran:
     lines: ClassVar[list[list[str]]] = []
     now: ClassVar[list[str]] = []
     most: ClassVar[list[list[str]]] = []
-    """What ran, each time that a program began."""
+    """The names of the programs that ran, each time that one began."""
 
     def __init__(self, line: Sequence[str], stdout: IO[bytes] | None = None, **_: object) -> None:
         self.name, self.asked = line[2], 0
