@@ -129,7 +129,7 @@ def cores() -> Cores:
 
 def plot(by_robots: Mapping[str, Mapping[str, Mapping[str, Any]]], profile: str) -> Figure:
     """Return tokens per second and the slow steps over the number of robots."""
-    figure = new_figure(4.6)
+    figure = new_figure(5.2)
     panels = figure.subplots(1, 2)
     numbers = [int(count) for count in by_robots]
     for colour, marker, arm in zip(COLOURS, MARKERS, next(iter(by_robots.values())), strict=False):
@@ -143,9 +143,11 @@ def plot(by_robots: Mapping[str, Mapping[str, Mapping[str, Any]]], profile: str)
         axes.set_xscale("log", base=2)
         axes.set_xticks(numbers, [str(count) for count in numbers])
         axes.set_ylim(bottom=0.0)
-        axes.set(xlabel="robots", ylabel=label, title=f"profile {profile}")
+        axes.set(xlabel="robots", ylabel=label)
         plain(axes)
-    panels[0].legend(fontsize=SMALL)
+    lines, names = panels[0].get_legend_handles_labels()
+    title = f"profile {profile}; shaded: least and most of the rounds"
+    figure.legend(lines, names, loc="outside upper center", ncols=3, fontsize=SMALL, title=title, title_fontsize=SMALL)
     return figure
 
 

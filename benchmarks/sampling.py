@@ -127,7 +127,7 @@ def run(options: argparse.Namespace) -> None:
     how = f"temperature {options.temperature:g}, {vocabulary} tokens in the vocabulary"
     print(f"{command.described(options)}, {how}")
     print(figures_table("scheme and mode", figures, COLUMNS))
-    keep(plot(figures, f"What a round of sd costs on the wire ({how})"), "sampling", options)
+    keep(plot(figures, f"What a round of sd costs on the wire\n({how})"), "sampling", options)
     data = {"frames": options.steps, "vocabulary": vocabulary, "figures": figures}
     command.finish(options, "sampling", data, measured)
 
