@@ -26,6 +26,7 @@ from spec_vlm_nav.nodes.heartbeat import on_heartbeat
 from spec_vlm_nav.nodes.managed import ManagedNode, Ticks, run_managed
 from spec_vlm_nav.nodes.nav2_client import Nav2Client
 from spec_vlm_nav.nodes.parameters import settings
+from spec_vlm_nav.nodes.process import run_first
 from spec_vlm_nav.nodes.subscriptions import Reader
 from spec_vlm_nav.nodes.topics import COMMAND_QOS, velocities_of
 from spec_vlm_nav.odometry import RECOVERY_S, frames_problem
@@ -268,7 +269,8 @@ class ActionExecutor(ManagedNode):
 
 
 def main() -> None:
-    """Run the node."""
+    """Run the node, before other programs."""
+    run_first()
     sys.exit(run_managed(ActionExecutor, THREADS))
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import sys
 import threading
 import time
@@ -27,7 +25,7 @@ from spec_vlm_nav.nodes.conversions import arrival, message_type, sample_of, sec
 from spec_vlm_nav.nodes.heartbeat import Heartbeat
 from spec_vlm_nav.nodes.managed import ManagedNode, Ticks, run_managed
 from spec_vlm_nav.nodes.parameters import settings
-from spec_vlm_nav.nodes.process import NICENESS
+from spec_vlm_nav.nodes.process import run_first
 from spec_vlm_nav.nodes.subscriptions import Reader, subscribe, subscribe_latched
 from spec_vlm_nav.nodes.topics import COMMAND_QOS, DRIVES, velocities_of
 from spec_vlm_nav.parameters import BRIDGE, GUARD, LIMITS
@@ -194,9 +192,8 @@ class Go2Bridge(ManagedNode):
 
 
 def main() -> None:
-    """Run the node, before other programs where the system lets it: a stop must not wait for a model."""
-    with contextlib.suppress(OSError):
-        os.nice(NICENESS)
+    """Run the node, before other programs."""
+    run_first()
     sys.exit(run_managed(Go2Bridge, THREADS))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import signal
 import sys
 import threading
@@ -40,6 +41,12 @@ def steady_timer(
 ) -> Timer:
     """Call `callback` every `period_s` seconds of the steady clock, whatever use_sim_time and ROS time do."""
     return node.create_timer(period_s, callback, callback_group=group, clock=Clock(clock_type=ClockType.STEADY_TIME))
+
+
+def run_first() -> None:
+    """Let this process run before others where the system lets it: a stop must not wait for a model."""
+    with suppress(OSError):
+        os.nice(NICENESS)
 
 
 def start_thread(node: Node, name: str, work: Callable[[], None]) -> threading.Thread:

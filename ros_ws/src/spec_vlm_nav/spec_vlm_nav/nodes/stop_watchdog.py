@@ -6,8 +6,6 @@ was killed, a Go2 for a second.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
 import threading
 import time
@@ -20,7 +18,7 @@ from std_msgs.msg import Bool
 
 from spec_vlm_nav.nodes.conversions import arrival, message_type
 from spec_vlm_nav.nodes.parameters import settings
-from spec_vlm_nav.nodes.process import NICENESS, run, start_thread
+from spec_vlm_nav.nodes.process import run, run_first, start_thread
 from spec_vlm_nav.nodes.subscriptions import Reader
 from spec_vlm_nav.nodes.topics import COMMAND_QOS, DRIVES
 from spec_vlm_nav.parameters import STOP_WATCHDOG
@@ -85,9 +83,8 @@ class StopWatchdog(Node):
 
 
 def main() -> None:
-    """Run the node, before other programs where the system lets it."""
-    with contextlib.suppress(OSError):
-        os.nice(NICENESS)
+    """Run the node, before other programs."""
+    run_first()
     sys.exit(run(StopWatchdog))
 
 
