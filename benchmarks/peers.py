@@ -23,7 +23,7 @@ from speculation.settings import path_flag
 from speculation.vlm.load import load_vlm
 from speculation.vlm.model import Vlm
 from vlm_nav_evaluation.experiment import command
-from vlm_nav_evaluation.experiment.cpu_cores import add_cores
+from vlm_nav_evaluation.experiment.cpu_cores import Cores, add_cores
 from vlm_nav_evaluation.experiment.cpu_cores import described as on_cores
 from vlm_nav_evaluation.experiment.mmspec import is_mmspec, mmspec_figures
 from vlm_nav_evaluation.experiment.questions import warmed_up
@@ -187,7 +187,8 @@ def run(options: argparse.Namespace) -> int:
     base = GREEDY if GREEDY in measured.answers else ALONE
     shown |= mmspec_figures(options.frames, measured, asked, base, AT_PREFILL)
     title = f"A step at round trip 0, {options.steps} frames, raw times of this machine"
-    keep(plot(figures, title), command.result_name("peers", options.frames), options)
+    name = command.result_name("peers", options.frames) + ("_one_core" if options.cores is Cores.ONE else "")
+    keep(plot(figures, title), name, options)
     shown["refused"] = dict(measured.refused)
     data = {"transformers": transformers.__version__, "cores": where, **shown}
     command.finish(options, "peers", data, measured)

@@ -35,13 +35,15 @@ def test_the_whole_comparison_over_real_sockets(
         pair[1] = str(tiny_text_model(tmp_path / "big", layers=3))
         pair[3] = str(tiny_text_model(tmp_path / "small", layers=2))
     asked = [*pair, "--frames", source, "--steps", "3", "--max-tokens", "12", "--dtype", "float64", "--save"]
-    assert peers.main(asked) == 0
-    name = "peers_text" if source == "text" else "peers"
-    saved = json.loads((kept / f"{name}_float64.json").read_text())
+    cores, result, plot = "free", "peers_float64", "peers"
+    if source == "text":
+        cores, result, plot = "one", "peers_text_cores_one_float64", "peers_text_one_core"
+    assert peers.main([*asked, "--cores", cores]) == 0
+    saved = json.loads((kept / f"{result}.json").read_text())
     assert saved["flips"] == [] and {GREEDY, ALONE, *MODES, FORGETFUL} <= saved["figures"].keys()
     assert (SIGHTED in saved["figures"]) == (source == "random")
     assert all(len(times) == 3 for times in saved["step_s"].values())
     assert all(entry["frames_other_than_target"] == 0 for entry in saved["figures"].values())
-    assert (kept / f"{name}.png").stat().st_size < 200_000
+    assert (kept / f"{plot}.png").stat().st_size < 200_000
     printed = capsys.readouterr().out
     assert "1 thread(s) in each process" in printed
