@@ -129,7 +129,7 @@ def result_name(base: str, source: str) -> str:
 def finish(options: argparse.Namespace, base: str, data: Mapping[str, Any], run: Run | None = None) -> None:
     """Print the machine; with --save, write `data` with settings and provenance, and every step's time of a run.
 
-    The result's name is `base` with the source, fed head, profile, link, round trip and dtype of the options.
+    The result's name is `base` with the source, fed head, cores, profile, link, round trip and dtype of the options.
     """
     about = provenance(options)
     print(about["machine"])
